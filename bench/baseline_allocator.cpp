@@ -14,29 +14,29 @@ constexpr int cuda_out_of_memory = 2;
 
 class baseline_allocator final : public allocator {
  public:
-  baseline_allocator(cuda_replay_device& on, gpumem_baseline* under, const std::string& kind)
-      : on_{on},
-        api_{on.api()},
-        under_{under},
-        devices_{{.ordinal = 0, .physical_ordinal = on.ordinal(), .name = kind, .policy = kind}} {
-    on_.reserved_by([this] { return api_.reserved_bytes(under_); });
+  baseline_allocator(cuda_replay_device& replay_device, gpumem_baseline* baseline, const std::string& kind)
+      : replay_device_{replay_device},
+        api_{replay_device.api()},
+        baseline_{baseline},
+        devices_{{.ordinal = 0, .physical_ordinal = replay_device.ordinal(), .name = kind, .policy = kind}} {
+    replay_device_.reserved_by([this] { return api_.reserved_bytes(baseline_); });
   }
   ~baseline_allocator() override {
-    on_.reserved_by({});
+    replay_device_.reserved_by({});
     for (const auto& [p, b] : live_)
-      api_.release(under_, p, b.stream.handle);  // left over by a replay that ended early
-    api_.close(under_);
+      api_.release(baseline_, p, b.stream.handle);  // left over by a replay that ended early
+    api_.close(baseline_);
   }
   baseline_allocator(const baseline_allocator&) = delete;
   baseline_allocator& operator=(const baseline_allocator&) = delete;
 
-  result<void*> do_allocate(const request& r, oom_slot* refusal) override {
+  result<void*> do_allocate(const request& request, oom_slot* refusal) override {
     void* p = nullptr;
-    const int code = api_.allocate(under_, &p, r.bytes, r.stream.handle);
+    const int code = api_.allocate(baseline_, &p, request.bytes, request.stream.handle);
     if (code == 0) {
-      live_.emplace(p, block{r.bytes, r.stream, {}});
-      figures_.live_bytes += round_up(r.bytes, block_granularity);
-      figures_.requested_bytes += r.bytes;
+      live_.emplace(p, block{request.bytes, request.stream, {}});
+      figures_.live_bytes += round_up(request.bytes, block_granularity);
+      figures_.requested_bytes += request.bytes;
       return p;
     }
     if (code != cuda_out_of_memory) return failed("allocate", code);
@@ -45,28 +45,29 @@ class baseline_allocator final : public allocator {
       (*refusal)->cause = oom_cause::device_full;
     }
     return status{errc::out_of_memory,
-                  fmt::format("{} of {} bytes: {}", devices_[0].name, r.bytes, api_.error_text(code))};
+                  fmt::format("{} of {} bytes: {}", devices_[0].name, request.bytes, api_.error_text(code))};
   }
 
-  status do_deallocate(void* p, const free_args& /*stated*/) override {
-    const auto found = live_.find(p);
-    if (found == live_.end()) return {errc::unknown_pointer, fmt::format("{} is not a live block", p)};
+  status do_deallocate(void* pointer, const free_args& /*stated*/) override {
+    const auto found = live_.find(pointer);
+    if (found == live_.end()) return {errc::unknown_pointer, fmt::format("{} is not a live block", pointer)};
     const block& b = found->second;
     for (const stream_ref user : b.users) {
       if (const int code = api_.order(user.handle, b.stream.handle); code != 0) return failed("order", code);
     }
-    if (const int code = api_.release(under_, p, b.stream.handle); code != 0) return failed("free", code);
+    if (const int code = api_.release(baseline_, pointer, b.stream.handle); code != 0) return failed("free", code);
     figures_.live_bytes -= round_up(b.bytes, block_granularity);
     figures_.requested_bytes -= b.bytes;
     live_.erase(found);
     return {};
   }
 
-  status record_use(void* p, stream_ref s) override {
-    const auto found = live_.find(p);
-    if (found == live_.end()) return {errc::unknown_pointer, fmt::format("{} is not a live block", p)};
+  status record_use(void* pointer, stream_ref stream) override {
+    const auto found = live_.find(pointer);
+    if (found == live_.end()) return {errc::unknown_pointer, fmt::format("{} is not a live block", pointer)};
     std::vector<stream_ref>& users = found->second.users;
-    if (s != found->second.stream && std::find(users.begin(), users.end(), s) == users.end()) users.push_back(s);
+    if (stream != found->second.stream && std::find(users.begin(), users.end(), stream) == users.end())
+      users.push_back(stream);
     return {};
   }
 
@@ -79,9 +80,9 @@ class baseline_allocator final : public allocator {
   void on_out_of_memory(oom_callback /*callback*/) override {}
   [[nodiscard]] const std::vector<logical_device>& devices() const noexcept override { return devices_; }
   [[nodiscard]] result<statistics> stats(int /*device*/) const override {
-    statistics now = figures_;
-    now.reserved_bytes = api_.reserved_bytes(under_);
-    return now;
+    statistics current = figures_;
+    current.reserved_bytes = api_.reserved_bytes(baseline_);
+    return current;
   }
   [[nodiscard]] result<block_info> describe(const void* /*p*/) const override { return absent(); }
   [[nodiscard]] status check(int /*device*/) const override { return {}; }
@@ -95,13 +96,13 @@ class baseline_allocator final : public allocator {
   };
 
   [[nodiscard]] static status absent() { return {errc::unsupported, "not supported by a baseline"}; }
-  [[nodiscard]] status failed(std::string_view what, int code) const {
-    return {errc::device_error, fmt::format("{}: {} failed: {}", devices_[0].name, what, api_.error_text(code))};
+  [[nodiscard]] status failed(std::string_view operation, int code) const {
+    return {errc::device_error, fmt::format("{}: {} failed: {}", devices_[0].name, operation, api_.error_text(code))};
   }
 
-  cuda_replay_device& on_;
+  cuda_replay_device& replay_device_;
   const gpumem_baseline_api& api_;
-  gpumem_baseline* under_;
+  gpumem_baseline* baseline_;
   std::vector<logical_device> devices_;
   std::unordered_map<void*, block> live_;
   statistics figures_;
@@ -109,12 +110,13 @@ class baseline_allocator final : public allocator {
 
 }  // namespace
 
-result<std::unique_ptr<allocator>> open_baseline(cuda_replay_device& on, const std::string& kind) {
-  gpumem_baseline* const under = on.api().open(kind.c_str(), on.ordinal());
-  if (under == nullptr) {
-    return status{errc::device_error, fmt::format("baseline {} cannot be opened on device {}", kind, on.ordinal())};
+result<std::unique_ptr<allocator>> open_baseline(cuda_replay_device& replay_device, const std::string& kind) {
+  gpumem_baseline* const baseline = replay_device.api().open(kind.c_str(), replay_device.ordinal());
+  if (baseline == nullptr) {
+    return status{errc::device_error,
+                  fmt::format("baseline {} cannot be opened on device {}", kind, replay_device.ordinal())};
   }
-  return std::unique_ptr<allocator>{std::make_unique<baseline_allocator>(on, under, kind)};
+  return std::unique_ptr<allocator>{std::make_unique<baseline_allocator>(replay_device, baseline, kind)};
 }
 
 }  // namespace gpumem::bench

@@ -13,6 +13,6 @@
 namespace gpumem::bench {
 
 /// `kind` is a name from baseline.h. Requires that the device outlives the allocator.
-result<std::unique_ptr<allocator>> open_baseline(cuda_replay_device& on, const std::string& kind);
+result<std::unique_ptr<allocator>> open_baseline(cuda_replay_device& replay_device, const std::string& kind);
 
 }  // namespace gpumem::bench

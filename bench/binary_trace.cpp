@@ -31,7 +31,7 @@ constexpr std::uint64_t largest_block = std::uint64_t{1} << 48;
 constexpr std::uint64_t largest_live = std::uint64_t{1} << 56;
 constexpr std::uint64_t most_time_ns = std::uint64_t{10'000} * 3600 * 1'000'000'000;
 
-std::uint64_t checksum_of(const header& of) { return XXH3_64bits(&of, sizeof of - sizeof of.checksum); }
+std::uint64_t checksum_of(const header& head) { return XXH3_64bits(&head, sizeof head - sizeof head.checksum); }
 
 status bad(std::string why) { return {errc::corrupt, std::move(why)}; }
 
@@ -42,9 +42,9 @@ class column_view {
   column_view(const char* planes, std::uint64_t count, unsigned width) noexcept
       : planes_{reinterpret_cast<const unsigned char*>(planes)}, count_{count}, width_{width} {}
 
-  std::uint64_t operator[](std::uint64_t i) const noexcept {
+  std::uint64_t operator[](std::uint64_t index) const noexcept {
     std::uint64_t value = 0;
-    for (unsigned byte = 0; byte < width_; ++byte) value |= std::uint64_t{planes_[byte * count_ + i]} << (8 * byte);
+    for (unsigned byte = 0; byte < width_; ++byte) value |= std::uint64_t{planes_[byte * count_ + index]} << (8 * byte);
     return value;
   }
   [[nodiscard]] std::uint64_t size() const noexcept { return count_; }
@@ -84,19 +84,19 @@ struct section_columns {
   column_view stream_of;
   std::uint64_t ops = 0;
 
-  [[nodiscard]] bool frees(std::uint64_t i) const noexcept { return (kinds[i / 8] >> (i % 8) & 1U) != 0; }
+  [[nodiscard]] bool frees(std::uint64_t index) const noexcept { return (kinds[index / 8] >> (index % 8) & 1U) != 0; }
 };
 
 /// False if the payload does not have the whole section.
-bool take_section(column_reader& reader, const header& head, std::uint64_t ops, section_columns& into) {
-  into.ops = ops;
+bool take_section(column_reader& reader, const header& head, std::uint64_t ops, section_columns& section) {
+  section.ops = ops;
   column_view size_count;
-  if (!reader.take(into.times, ops, 8) || !reader.take(into.kinds, (ops + 7) / 8, 1)) return false;
+  if (!reader.take(section.times, ops, 8) || !reader.take(section.kinds, (ops + 7) / 8, 1)) return false;
   std::uint64_t frees = 0;
-  for (std::uint64_t i = 0; i < ops; ++i) frees += static_cast<std::uint64_t>(into.frees(i));
-  return reader.take(size_count, 1, 8) && reader.take(into.sizes, size_count[0], 8) &&
-         reader.take(into.size_of, ops - frees, 4) && reader.take(into.back, frees, 4) &&
-         (head.streams < 2 || reader.take(into.stream_of, ops, 2));
+  for (std::uint64_t i = 0; i < ops; ++i) frees += static_cast<std::uint64_t>(section.frees(i));
+  return reader.take(size_count, 1, 8) && reader.take(section.sizes, size_count[0], 8) &&
+         reader.take(section.size_of, ops - frees, 4) && reader.take(section.back, frees, 4) &&
+         (head.streams < 2 || reader.take(section.stream_of, ops, 2));
 }
 
 /// Requests that were refused; not of version 1.
@@ -104,12 +104,13 @@ struct refused_columns {
   column_view before, time, size, stream, within, policy;
 };
 
-bool take_refused(column_reader& reader, refused_columns& into) {
+bool take_refused(column_reader& reader, refused_columns& refused) {
   column_view counts;
   if (!reader.take(counts, 2, 8)) return false;
   const std::uint64_t count = counts[0];
-  return reader.take(into.before, count, 8) && reader.take(into.time, count, 8) && reader.take(into.size, count, 8) &&
-         reader.take(into.stream, count, 2) && reader.take(into.within, 1, 8) && reader.take(into.policy, counts[1], 1);
+  return reader.take(refused.before, count, 8) && reader.take(refused.time, count, 8) &&
+         reader.take(refused.size, count, 8) && reader.take(refused.stream, count, 2) &&
+         reader.take(refused.within, 1, 8) && reader.take(refused.policy, counts[1], 1);
 }
 
 /// Turns sections into operations. Assigns slots in the same order as the CSV reader.
@@ -175,9 +176,9 @@ class op_builder {
     if (index >= section.back.size()) return false;
     const std::uint64_t back = section.back[index];
     if (back == 0 || back > allocated()) return false;
-    const std::uint64_t which = allocated() - back;
-    op.slot = slot_of_[which];
-    if (uses_[op.slot].allocation != which + 1) return false;  // already freed
+    const std::uint64_t allocation = allocated() - back;
+    op.slot = slot_of_[allocation];
+    if (uses_[op.slot].allocation != allocation + 1) return false;  // already freed
     uses_[op.slot].allocation = 0;
     op.kind = op_kind::free;
     op.bytes = uses_[op.slot].bytes;
@@ -204,17 +205,17 @@ using file_pointer = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
 result<std::string> content_of(const std::string& path) {
   const file_pointer file{std::fopen(path.c_str(), "rbe"), std::fclose};
-  std::string out;
+  std::string content;
   if (file == nullptr || std::fseek(file.get(), 0, SEEK_END) != 0) {
     return status{errc::invalid_argument, fmt::format("cannot be opened: {}", std::strerror(errno))};
   }
   const long bytes = std::ftell(file.get());
   std::rewind(file.get());
-  out.resize(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
-  if (bytes < 0 || std::fread(out.data(), 1, out.size(), file.get()) != out.size()) {
+  content.resize(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+  if (bytes < 0 || std::fread(content.data(), 1, content.size(), file.get()) != content.size()) {
     return status{errc::invalid_argument, "cannot be read"};
   }
-  return out;
+  return content;
 }
 
 /// The requests that were refused, as the columns have them.
@@ -282,19 +283,19 @@ status expands_too_much() { return bad(fmt::format("the data expands more than {
 result<std::string> decompress_cut(std::string_view frame, std::uint64_t payload_bytes) {
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream{ZSTD_createDStream(), ZSTD_freeDStream};
   if (stream == nullptr) return status{errc::host_failure, "no memory to decompress"};
-  std::string out;
-  ZSTD_inBuffer from{frame.data(), frame.size(), 0};
+  std::string payload;
+  ZSTD_inBuffer input{frame.data(), frame.size(), 0};
   constexpr std::size_t piece_bytes = std::size_t{1} << 20;
   for (;;) {
-    const std::size_t before = out.size();
-    out.resize(before + piece_bytes);
-    ZSTD_outBuffer into{out.data(), out.size(), before};
-    const std::size_t code = ZSTD_decompressStream(stream.get(), &into, &from);
-    out.resize(into.pos);
+    const std::size_t before = payload.size();
+    payload.resize(before + piece_bytes);
+    ZSTD_outBuffer output{payload.data(), payload.size(), before};
+    const std::size_t code = ZSTD_decompressStream(stream.get(), &output, &input);
+    payload.resize(output.pos);
     if (ZSTD_isError(code) != 0) return bad(fmt::format("damaged: {}", ZSTD_getErrorName(code)));
-    if (out.size() > payload_bytes) return bad("damaged: more data than the header says");
-    if (expands_too_far(frame.size(), out.size())) return expands_too_much();
-    if (out.size() == before) return out;
+    if (payload.size() > payload_bytes) return bad("damaged: more data than the header says");
+    if (expands_too_far(frame.size(), payload.size())) return expands_too_much();
+    if (payload.size() == before) return payload;
   }
 }
 
@@ -328,11 +329,11 @@ result<trace> trace_of(std::string_view payload, const header& head, bool whole)
   if (!reader.take(streams, head.streams, 8) || !reader.take(unit, 1, 8)) {
     return whole ? differs() : bad("cut short: no operation is whole");
   }
-  trace out;
-  for (std::uint64_t i = 0; i < streams.size(); ++i) out.streams.push_back(streams[i]);
-  out.skipped_rows = head.skipped_rows;
-  if (whole) out.ops.reserve(head.ops);
-  op_builder builder{head, unit[0], out};
+  trace recorded;
+  for (std::uint64_t i = 0; i < streams.size(); ++i) recorded.streams.push_back(streams[i]);
+  recorded.skipped_rows = head.skipped_rows;
+  if (whole) recorded.ops.reserve(head.ops);
+  op_builder builder{head, unit[0], recorded};
   const std::uint64_t sections = sections_of(head);
   std::uint64_t read = 0;
   for (; read < sections; ++read) {
@@ -342,20 +343,21 @@ result<trace> trace_of(std::string_view payload, const header& head, bool whole)
     if (status added = builder.add(section); !added) return added;
   }
   if (whole && read != sections) return differs();
-  if (out.ops.empty()) return bad(fmt::format("cut short: no section of {} operations is whole", section_ops));
+  if (recorded.ops.empty()) return bad(fmt::format("cut short: no section of {} operations is whole", section_ops));
   if (read == sections && !builder.complete()) return bad("damaged: operations are missing");
   refused_columns refused;
   const bool has_refused = head.magic[version_offset] != version_without_refused;
   const bool refused_read = read == sections && has_refused && take_refused(reader, refused);
   if (whole && ((has_refused && !refused_read) || !reader.at_end())) return differs();
   if (refused_read) {
-    if (status added = add_refused(refused, out); !added) return added;
+    if (status added = add_refused(refused, recorded); !added) return added;
   }
   if (!whole) {
-    out.cut = fmt::format("cut short: read to operation {} of {}; {} are lost{}", out.ops.size(), head.ops,
-                          head.ops - out.ops.size(), has_refused && !refused_read ? ", and the refused requests" : "");
+    recorded.cut =
+        fmt::format("cut short: read to operation {} of {}; {} are lost{}", recorded.ops.size(), head.ops,
+                    head.ops - recorded.ops.size(), has_refused && !refused_read ? ", and the refused requests" : "");
   }
-  return out;
+  return recorded;
 }
 
 }  // namespace

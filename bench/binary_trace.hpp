@@ -28,12 +28,12 @@ std::optional<std::uint64_t> ops_of_binary_trace(const std::string& path);
 result<trace> read_binary_trace(const std::string& path);
 
 /// Writes the file completely or not at all; `bad_setting` names path and reason.
-status write_binary_trace(const std::string& path, const trace& of);
+status write_binary_trace(const std::string& path, const trace& recorded);
 
 /// Writes RMM's CSV, compressed if the name ends in `.gz`. Pointers are derived from the slots.
-status write_csv_trace(const std::string& path, const trace& of);
+status write_csv_trace(const std::string& path, const trace& recorded);
 
 /// Chooses the format by the ending: `.gmtrace`, `.csv` or `.csv.gz`; `bad_setting` for any other.
-status write_trace(const std::string& path, const trace& of);
+status write_trace(const std::string& path, const trace& recorded);
 
 }  // namespace gpumem::bench

@@ -29,12 +29,12 @@ constexpr int level = 19;
 unsigned width_of(std::uint64_t most) { return std::max(1U, (static_cast<unsigned>(std::bit_width(most)) + 7) / 8); }
 
 template <typename number>
-void put_column(std::string& out, const std::vector<number>& values) {
+void put_column(std::string& payload, const std::vector<number>& values) {
   const std::uint64_t most = values.empty() ? 0 : *std::max_element(values.begin(), values.end());
   const unsigned width = width_of(most);
-  out.push_back(static_cast<char>(width));
+  payload.push_back(static_cast<char>(width));
   for (unsigned byte = 0; byte < width; ++byte) {
-    for (const number each : values) out.push_back(static_cast<char>(each >> (8 * byte)));
+    for (const number each : values) payload.push_back(static_cast<char>(each >> (8 * byte)));
   }
 }
 
@@ -54,18 +54,18 @@ class section_writer {
   [[nodiscard]] std::uint32_t allocations() const noexcept { return allocations_; }
 
   /// Appends the operations from `begin` to `end`. The order of the columns is part of the format.
-  void append(std::size_t begin, std::size_t end, std::string& out) {
+  void append(std::size_t begin, std::size_t end, std::string& payload) {
     columns& section = section_;
     section.clear();
     section.kinds.resize((end - begin + 7) / 8);
     for (std::size_t i = begin; i < end; ++i) add(trace_.ops[i], i - begin, section);
-    put_column(out, section.times);
-    put_column(out, section.kinds);
-    put_column(out, std::vector<std::uint64_t>{section.sizes.size()});
-    put_column(out, section.sizes);
-    put_column(out, section.size_of);
-    put_column(out, section.back);
-    if (trace_.streams.size() > 1) put_column(out, section.stream_of);
+    put_column(payload, section.times);
+    put_column(payload, section.kinds);
+    put_column(payload, std::vector<std::uint64_t>{section.sizes.size()});
+    put_column(payload, section.sizes);
+    put_column(payload, section.size_of);
+    put_column(payload, section.back);
+    if (trace_.streams.size() > 1) put_column(payload, section.stream_of);
   }
 
  private:
@@ -112,7 +112,7 @@ class section_writer {
   std::unordered_map<std::uint64_t, std::uint32_t> sizes_;
 };
 
-void append_refused(const trace& recorded, std::string& out) {
+void append_refused(const trace& recorded, std::string& payload) {
   std::vector<std::uint64_t> before;
   std::vector<std::uint64_t> time;
   std::vector<std::uint64_t> size;
@@ -123,13 +123,13 @@ void append_refused(const trace& recorded, std::string& out) {
     size.push_back(each.bytes);
     stream.push_back(each.stream);
   }
-  put_column(out, std::vector<std::uint64_t>{size.size(), recorded.refusing_policy.size()});
-  put_column(out, before);
-  put_column(out, time);
-  put_column(out, size);
-  put_column(out, stream);
-  put_column(out, std::vector<std::uint64_t>{recorded.refused_within_bytes});
-  put_column(out, std::vector<std::uint8_t>(recorded.refusing_policy.begin(), recorded.refusing_policy.end()));
+  put_column(payload, std::vector<std::uint64_t>{size.size(), recorded.refusing_policy.size()});
+  put_column(payload, before);
+  put_column(payload, time);
+  put_column(payload, size);
+  put_column(payload, stream);
+  put_column(payload, std::vector<std::uint64_t>{recorded.refused_within_bytes});
+  put_column(payload, std::vector<std::uint8_t>(recorded.refusing_policy.begin(), recorded.refusing_policy.end()));
 }
 
 status not_written(const std::string& path, int error) {
@@ -150,26 +150,26 @@ void pad_for_reader(std::string& frame, std::uint64_t payload_bytes) {
 
 }  // namespace
 
-status write_binary_trace(const std::string& path, const trace& of) {
-  const bool in_sections = of.ops.size() > section_ops;
-  section_writer sections{of};
+status write_binary_trace(const std::string& path, const trace& recorded) {
+  const bool in_sections = recorded.ops.size() > section_ops;
+  section_writer sections{recorded};
   std::string payload;
-  put_column(payload, of.streams);
+  put_column(payload, recorded.streams);
   put_column(payload, std::vector<std::uint64_t>{sections.unit()});
-  const std::size_t step = in_sections ? section_ops : of.ops.size();
-  for (std::size_t begin = 0; begin < of.ops.size(); begin += step) {
-    sections.append(begin, std::min(begin + step, of.ops.size()), payload);
+  const std::size_t step = in_sections ? section_ops : recorded.ops.size();
+  for (std::size_t begin = 0; begin < recorded.ops.size(); begin += step) {
+    sections.append(begin, std::min(begin + step, recorded.ops.size()), payload);
   }
-  if (in_sections || !of.refused.empty()) append_refused(of, payload);
+  if (in_sections || !recorded.refused.empty()) append_refused(recorded, payload);
   compact_header head;
   std::copy(binary_trace_magic.begin(), binary_trace_magic.end(), head.magic.begin());
-  head.magic[version_offset] = in_sections          ? version_in_sections
-                               : of.refused.empty() ? version_without_refused
-                                                    : version_with_refused;
-  head.ops = of.ops.size();
-  head.slots = of.slots;
-  head.streams = static_cast<std::uint32_t>(of.streams.size());
-  head.skipped_rows = of.skipped_rows;
+  head.magic[version_offset] = in_sections                ? version_in_sections
+                               : recorded.refused.empty() ? version_without_refused
+                                                          : version_with_refused;
+  head.ops = recorded.ops.size();
+  head.slots = recorded.slots;
+  head.streams = static_cast<std::uint32_t>(recorded.streams.size());
+  head.skipped_rows = recorded.skipped_rows;
   head.allocations = sections.allocations();
   head.payload_bytes = payload.size();
   head.payload_checksum = XXH3_64bits(payload.data(), payload.size());
@@ -192,7 +192,7 @@ status write_binary_trace(const std::string& path, const trace& of) {
   return not_written(path, last);
 }
 
-status write_csv_trace(const std::string& path, const trace& of) {
+status write_csv_trace(const std::string& path, const trace& recorded) {
   constexpr std::uint64_t first_pointer = 0x7f0000000000;
   const std::string temporary = path + ".new";
   const gzFile file = gzopen(temporary.c_str(), path.ends_with(".gz") ? "wb" : "wbT");
@@ -206,17 +206,19 @@ status write_csv_trace(const std::string& path, const trace& of) {
                                         us % 1'000'000, action, pointer, bytes, stream);
     good = good && gzwrite(file, row.data(), static_cast<unsigned>(row.size())) == static_cast<int>(row.size());
   };
-  const std::string refused_by =
-      of.refused_within_bytes == 0 ? "(nil)" : fmt::format("{}@{}", of.refusing_policy, of.refused_within_bytes);
-  auto refused = of.refused.begin();
-  for (std::size_t i = 0; i <= of.ops.size(); ++i) {
-    for (; refused != of.refused.end() && refused->before_op <= i; ++refused) {
-      write_row(refused->time_ns, "allocate failure", refused_by, refused->bytes, of.streams[refused->stream]);
+  const std::string refused_by = recorded.refused_within_bytes == 0
+                                     ? "(nil)"
+                                     : fmt::format("{}@{}", recorded.refusing_policy, recorded.refused_within_bytes);
+  auto refused = recorded.refused.begin();
+  for (std::size_t i = 0; i <= recorded.ops.size(); ++i) {
+    for (; refused != recorded.refused.end() && refused->before_op <= i; ++refused) {
+      write_row(refused->time_ns, "allocate failure", refused_by, refused->bytes, recorded.streams[refused->stream]);
     }
-    if (i == of.ops.size()) break;
-    const trace_op& op = of.ops[i];
+    if (i == recorded.ops.size()) break;
+    const trace_op& op = recorded.ops[i];
     write_row(op.time_ns, op.kind == op_kind::free ? "free" : "allocate",
-              fmt::format("{:#x}", first_pointer + std::uint64_t{op.slot} * 512), op.bytes, of.streams[op.stream]);
+              fmt::format("{:#x}", first_pointer + std::uint64_t{op.slot} * 512), op.bytes,
+              recorded.streams[op.stream]);
   }
   const int error = good ? 0 : errno;
   good = gzclose(file) == Z_OK && good;
@@ -226,9 +228,9 @@ status write_csv_trace(const std::string& path, const trace& of) {
   return not_written(path, last);
 }
 
-status write_trace(const std::string& path, const trace& of) {
-  if (path.ends_with(".gmtrace")) return write_binary_trace(path, of);
-  if (path.ends_with(".csv") || path.ends_with(".csv.gz")) return write_csv_trace(path, of);
+status write_trace(const std::string& path, const trace& recorded) {
+  if (path.ends_with(".gmtrace")) return write_binary_trace(path, recorded);
+  if (path.ends_with(".csv") || path.ends_with(".csv.gz")) return write_csv_trace(path, recorded);
   return {errc::bad_setting,
           fmt::format("{}: expected a name that ends in .gmtrace, .csv or .csv.gz", printable(path, 4096))};
 }

@@ -58,13 +58,13 @@ status byte_source::fill() {
   return {};
 }
 
-result<std::size_t> byte_source::read(std::span<char> into) {
-  if (gzip_) return read_gzip(into);
+result<std::size_t> byte_source::read(std::span<char> buffer) {
+  if (gzip_) return read_gzip(buffer);
   if (begin_ == end_ && !at_end_) {
     if (status filled = fill(); !filled) return filled;
   }
-  const std::size_t count = std::min(into.size(), end_ - begin_);
-  std::memcpy(into.data(), raw_.data() + begin_, count);
+  const std::size_t count = std::min(buffer.size(), end_ - begin_);
+  std::memcpy(buffer.data(), raw_.data() + begin_, count);
   begin_ += count;
   return count;
 }
@@ -82,17 +82,17 @@ status byte_source::start_gzip() {
 }
 
 /// One step of decompression; adds the number of bytes it produced to `produced`.
-status byte_source::inflate_some(std::span<char> into, std::size_t& produced) {
+status byte_source::inflate_some(std::span<char> buffer, std::size_t& produced) {
   const std::size_t before = begin_;
   stream_.next_in = raw_.data() + begin_;
   stream_.avail_in = static_cast<uInt>(end_ - begin_);
-  stream_.next_out = reinterpret_cast<Bytef*>(into.data() + produced);
-  stream_.avail_out = static_cast<uInt>(into.size() - produced);
+  stream_.next_out = reinterpret_cast<Bytef*>(buffer.data() + produced);
+  stream_.avail_out = static_cast<uInt>(buffer.size() - produced);
   const int code = inflate(&stream_, Z_NO_FLUSH);
   begin_ = end_ - stream_.avail_in;
   compressed_bytes_ += begin_ - before;
-  expanded_bytes_ += into.size() - stream_.avail_out - produced;
-  produced = into.size() - stream_.avail_out;
+  expanded_bytes_ += buffer.size() - stream_.avail_out - produced;
+  produced = buffer.size() - stream_.avail_out;
   if (expands_too_far(compressed_bytes_, expanded_bytes_)) {
     return {errc::corrupt, fmt::format("the gzip data expands more than {}-fold", most_expansion)};
   }
@@ -109,15 +109,15 @@ status byte_source::inflate_some(std::span<char> into, std::size_t& produced) {
   return {};
 }
 
-result<std::size_t> byte_source::read_gzip(std::span<char> into) {
+result<std::size_t> byte_source::read_gzip(std::span<char> buffer) {
   std::size_t produced = 0;
-  while (failed_.ok() && produced < into.size()) {
+  while (failed_.ok() && produced < buffer.size()) {
     if (end_ - begin_ < 2 && !at_end_) failed_ = fill();
     if (failed_.ok() && !in_member_) {
       if (begin_ == end_ || (inflating_ && raw_[begin_] == 0)) break;
       failed_ = start_gzip();
     }
-    if (failed_.ok()) failed_ = inflate_some(into, produced);
+    if (failed_.ok()) failed_ = inflate_some(buffer, produced);
   }
   if (produced == 0 && !failed_.ok()) return failed_;
   return produced;

@@ -27,9 +27,9 @@ class byte_source {
   byte_source(const byte_source&) = delete;
   byte_source& operator=(const byte_source&) = delete;
 
-  /// Fills as much of `into` as the file has bytes for; 0 at the end. `corrupt` describes the damage to the
+  /// Fills as much of `buffer` as the file has bytes for; 0 at the end. `corrupt` describes the damage to the
   /// compression, or that it expands too far (reader_limits.hpp).
-  result<std::size_t> read(std::span<char> into);
+  result<std::size_t> read(std::span<char> buffer);
   /// Whether `read` failed because the end of a gzip member is missing.
   [[nodiscard]] bool ends_early() const noexcept { return ends_early_; }
 
@@ -39,8 +39,8 @@ class byte_source {
   };
   explicit byte_source(std::FILE* file);
   status fill();
-  result<std::size_t> read_gzip(std::span<char> into);
-  status inflate_some(std::span<char> into, std::size_t& produced);
+  result<std::size_t> read_gzip(std::span<char> buffer);
+  status inflate_some(std::span<char> buffer, std::size_t& produced);
   status start_gzip();
 
   std::unique_ptr<std::FILE, file_closer> file_;

@@ -14,8 +14,8 @@ struct claims_report {
   std::string page_data;  ///< input of page.js
 };
 
-/// Runs all claims, or those that `with.only` names. Simulated, the same seed gives the same text. On the card of
-/// `with.setup`, runs the claims that need one card.
-result<claims_report> run_claims(const options& with);
+/// Runs all claims, or those that `options.only` names. Simulated, the same seed gives the same text. On the card of
+/// `options.setup`, runs the claims that need one card.
+result<claims_report> run_claims(const options& options);
 
 }  // namespace gpumem::bench

@@ -33,17 +33,18 @@ class stopwatch {
   }
 
   [[nodiscard]] std::vector<call_time> times() {
-    std::vector<call_time> out;
+    std::vector<call_time> measured;
     for (sample_set& s : sets_) {
       std::sort(s.ns.begin(), s.ns.end());
-      out.push_back({.call = s.call,
-                     .bytes = s.bytes,
-                     .median_ns = s.ns[s.ns.size() / 2],
-                     .p90_ns = s.ns[s.ns.size() * 9 / 10],
-                     .times = static_cast<unsigned>(s.ns.size())});
+      measured.push_back({.call = s.call,
+                          .bytes = s.bytes,
+                          .median_ns = s.ns[s.ns.size() / 2],
+                          .p90_ns = s.ns[s.ns.size() * 9 / 10],
+                          .times = static_cast<unsigned>(s.ns.size())});
     }
-    std::stable_sort(out.begin(), out.end(), [](const call_time& a, const call_time& b) { return a.call < b.call; });
-    return out;
+    std::stable_sort(measured.begin(), measured.end(),
+                     [](const call_time& lhs, const call_time& rhs) { return lhs.call < rhs.call; });
+    return measured;
   }
 
  private:
@@ -62,47 +63,48 @@ class stopwatch {
   std::vector<sample_set> sets_;
 };
 
-status plain_round(device& on, stopwatch& watch, std::uint64_t bytes) {
-  const auto at = watch.time(device_call::alloc, bytes, [&] { return on.alloc(bytes); });
-  if (!at) return at.why();
-  return watch.time(device_call::free, bytes, [&] { return on.free(*at); });
+status plain_round(device& device, stopwatch& watch, std::uint64_t bytes) {
+  const auto block = watch.time(device_call::alloc, bytes, [&] { return device.alloc(bytes); });
+  if (!block) return block.why();
+  return watch.time(device_call::free, bytes, [&] { return device.free(*block); });
 }
 
-status pinned_round(device& on, stopwatch& watch, std::uint64_t bytes) {
-  const auto at = watch.time(device_call::alloc_host, bytes, [&] { return on.alloc_host(bytes); });
-  if (!at) return at.why();
-  return watch.time(device_call::free_host, bytes, [&] { return on.free_host(*at); });
+status pinned_round(device& device, stopwatch& watch, std::uint64_t bytes) {
+  const auto block = watch.time(device_call::alloc_host, bytes, [&] { return device.alloc_host(bytes); });
+  if (!block) return block.why();
+  return watch.time(device_call::free_host, bytes, [&] { return device.free_host(*block); });
 }
 
-status mapped_round(device& on, stopwatch& watch, std::uint64_t bytes) {
-  const auto range = watch.time(device_call::reserve, bytes, [&] { return on.reserve(bytes); });
+status mapped_round(device& device, stopwatch& watch, std::uint64_t bytes) {
+  const auto range = watch.time(device_call::reserve, bytes, [&] { return device.reserve(bytes); });
   if (!range) return range.why();
-  const auto run = watch.time(device_call::create, bytes, [&] { return on.create(bytes); });
+  const auto run = watch.time(device_call::create, bytes, [&] { return device.create(bytes); });
   if (!run) return run.why();
-  status went = watch.time(device_call::map, bytes, [&] { return on.map(*range, bytes, *run); });
-  if (went.ok()) went = watch.time(device_call::set_access, bytes, [&] { return on.set_access(*range, bytes); });
-  if (went.ok()) went = watch.time(device_call::unmap, bytes, [&] { return on.unmap(*range, bytes); });
-  if (went.ok()) went = watch.time(device_call::destroy, bytes, [&] { return on.destroy(*run); });
-  if (went.ok()) went = watch.time(device_call::release_range, bytes, [&] { return on.release_range(*range, bytes); });
+  status went = watch.time(device_call::map, bytes, [&] { return device.map(*range, bytes, *run); });
+  if (went.ok()) went = watch.time(device_call::set_access, bytes, [&] { return device.set_access(*range, bytes); });
+  if (went.ok()) went = watch.time(device_call::unmap, bytes, [&] { return device.unmap(*range, bytes); });
+  if (went.ok()) went = watch.time(device_call::destroy, bytes, [&] { return device.destroy(*run); });
+  if (went.ok())
+    went = watch.time(device_call::release_range, bytes, [&] { return device.release_range(*range, bytes); });
   return went;
 }
 
-status small_round(device& on, stopwatch& watch) {
-  status went = watch.time(device_call::memory, 0, [&] { return on.memory(); }).why();
+status small_round(device& device, stopwatch& watch) {
+  status went = watch.time(device_call::memory, 0, [&] { return device.memory(); }).why();
   if (!went) return went;
-  const auto f = watch.time(device_call::record, 0, [&] { return on.record({}); });
+  const auto f = watch.time(device_call::record, 0, [&] { return device.record({}); });
   if (!f) return f.why();
-  went = watch.time(device_call::wait_stream, 0, [&] { return on.wait_stream({}, *f); });
-  if (went.ok()) went = watch.time(device_call::wait_host, 0, [&] { return on.wait_host(*f); });
-  if (went.ok()) went = watch.time(device_call::query, 0, [&] { return on.query(*f); }).why();
-  on.drop(*f);
+  went = watch.time(device_call::wait_stream, 0, [&] { return device.wait_stream({}, *f); });
+  if (went.ok()) went = watch.time(device_call::wait_host, 0, [&] { return device.wait_host(*f); });
+  if (went.ok()) went = watch.time(device_call::query, 0, [&] { return device.query(*f); }).why();
+  device.drop(*f);
   if (!went) return went;
-  const auto all = watch.time(device_call::record_context, 0, [&] { return on.record_context(); });
+  const auto all = watch.time(device_call::record_context, 0, [&] { return device.record_context(); });
   if (!all) return all.why();
-  on.drop(*all);
-  went = watch.time(device_call::synchronize, 0, [&] { return on.synchronize(); });
-  if (went.ok()) went = watch.time(device_call::stream_id, 0, [&] { return on.stream_id({}); }).why();
-  if (went.ok()) went = watch.time(device_call::capture_id, 0, [&] { return on.capture_id({}); }).why();
+  device.drop(*all);
+  went = watch.time(device_call::synchronize, 0, [&] { return device.synchronize(); });
+  if (went.ok()) went = watch.time(device_call::stream_id, 0, [&] { return device.stream_id({}); }).why();
+  if (went.ok()) went = watch.time(device_call::capture_id, 0, [&] { return device.capture_id({}); }).why();
   return went;
 }
 
@@ -128,35 +130,36 @@ fitted_cost fit_of(device_call call, const std::vector<call_time>& times) {
 
 }  // namespace
 
-result<cost_figures> measure_costs(device& on, const std::function<std::uint64_t()>& now_ns) {
+result<cost_figures> measure_costs(device& device, const std::function<std::uint64_t()>& now_ns) {
   stopwatch watch{now_ns};
   // The first call creates the context; its time must not count for any call.
-  if (status ready = on.synchronize(); !ready) return ready;
-  const std::uint64_t most = on.info().total_bytes / 4;
+  if (status ready = device.synchronize(); !ready) return ready;
+  const std::uint64_t most = device.info().total_bytes / 4;
   for (std::uint64_t bytes = page; bytes <= gib && bytes <= most; bytes *= 2) {
     for (unsigned i = 0; i < rounds; ++i) {
-      if (status went = plain_round(on, watch, bytes); !went) return went;
-      if (on.info().page_bytes != 0) {
-        if (status went = mapped_round(on, watch, bytes); !went) return went;
+      if (status went = plain_round(device, watch, bytes); !went) return went;
+      if (device.info().page_bytes != 0) {
+        if (status went = mapped_round(device, watch, bytes); !went) return went;
       }
       if (bytes > most_pinned) continue;
-      if (status went = pinned_round(on, watch, bytes); !went) return went;
+      if (status went = pinned_round(device, watch, bytes); !went) return went;
     }
   }
   for (unsigned i = 0; i < rounds_small; ++i) {
-    if (status went = small_round(on, watch); !went) return went;
+    if (status went = small_round(device, watch); !went) return went;
   }
-  cost_figures out{.times = watch.times(), .fitted = {}};
-  for (const call_time& t : out.times) {
-    if (out.fitted.empty() || out.fitted.back().call != t.call) out.fitted.push_back(fit_of(t.call, out.times));
+  cost_figures figures{.times = watch.times(), .fitted = {}};
+  for (const call_time& t : figures.times) {
+    if (figures.fitted.empty() || figures.fitted.back().call != t.call)
+      figures.fitted.push_back(fit_of(t.call, figures.times));
   }
-  return out;
+  return figures;
 }
 
 result<cost_figures> measure_costs_of(const replay_setup& setup) {
   if (!setup.cuda) {
-    sim_device on{setup.device};
-    return measure_costs(on, [&on] { return on.now_ns(); });
+    sim_device simulated{setup.device};
+    return measure_costs(simulated, [&simulated] { return simulated.now_ns(); });
   }
   const auto opened = open_cuda_device({.ordinal = setup.cuda->info.ordinal});
   if (!opened) return opened.why();
@@ -167,16 +170,16 @@ result<cost_figures> measure_costs_of(const replay_setup& setup) {
 }
 
 std::string costs_table(const cost_figures& figures, const replay_setup& setup) {
-  std::string out = fmt::format("{:<16}{:>14}{:>24}\n", "call", "fixed ns", "per further 2 MiB ns");
+  std::string text = fmt::format("{:<16}{:>14}{:>24}\n", "call", "fixed ns", "per further 2 MiB ns");
   for (const fitted_cost& f : figures.fitted) {
-    out += fmt::format("{:<16}{:>14.0f}{:>24.0f}\n", to_string(f.call), f.fixed_ns, f.per_page_ns);
+    text += fmt::format("{:<16}{:>14.0f}{:>24.0f}\n", to_string(f.call), f.fixed_ns, f.per_page_ns);
   }
   const bool real = setup.cuda && !setup.cuda->info.simulated;
-  return out + fmt::format("\n{} {}: medians, a line through the sizes from 2 MiB up.\n",
-                           real         ? "Measured on"
-                           : setup.cuda ? "Host time of gpumem and the driver's double, not of a GPU:"
-                                        : "Simulated, the virtual clock of",
-                           setup.device.name);
+  return text + fmt::format("\n{} {}: medians, a line through the sizes from 2 MiB up.\n",
+                            real         ? "Measured on"
+                            : setup.cuda ? "Host time of gpumem and the driver's double, not of a GPU:"
+                                         : "Simulated, the virtual clock of",
+                            setup.device.name);
 }
 
 std::string costs_json(const cost_figures& figures, const replay_setup& setup) {

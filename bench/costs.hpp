@@ -37,7 +37,7 @@ struct cost_figures {
 };
 
 /// `now_ns` reads the host's clock or the simulated device's.
-result<cost_figures> measure_costs(device& on, const std::function<std::uint64_t()>& now_ns);
+result<cost_figures> measure_costs(device& device, const std::function<std::uint64_t()>& now_ns);
 
 /// Measures the device of the setup.
 result<cost_figures> measure_costs_of(const replay_setup& setup);

@@ -41,9 +41,10 @@ constexpr const char* gpu_plug_in = "libgpumem_baselines.so";
 /// Looks next to the program, in the installation, and in the build tree.
 std::string find_library(const std::string& name) {
   std::error_code why;
-  const auto here = std::filesystem::read_symlink("/proc/self/exe", why).parent_path();
-  for (const std::filesystem::path& folder : {here / "simcuda", here, here.parent_path() / "lib/gpumem",
-                                              std::filesystem::path{GPUMEM_BENCH_SIMCUDA_FOLDER}}) {
+  const auto own_folder = std::filesystem::read_symlink("/proc/self/exe", why).parent_path();
+  for (const std::filesystem::path& folder :
+       {own_folder / "simcuda", own_folder, own_folder.parent_path() / "lib/gpumem",
+        std::filesystem::path{GPUMEM_BENCH_SIMCUDA_FOLDER}}) {
     if (std::filesystem::exists(folder / name, why)) return (folder / name).string();
   }
   return {};
@@ -64,9 +65,9 @@ result<void*> load(const std::string& name) {
 }
 
 template <typename Pointer>
-bool find(void* library, Pointer& into, const char* name) {
-  into = reinterpret_cast<Pointer>(dlsym(library, name));
-  return into != nullptr;
+bool find(void* library, Pointer& function, const char* name) {
+  function = reinterpret_cast<Pointer>(dlsym(library, name));
+  return function != nullptr;
 }
 
 /// The libcuda.so.1 that the process has loaded.
@@ -96,10 +97,10 @@ result<const simcuda_functions*> simulated_driver() {
   return loaded;
 }
 
-result<const gpumem_baseline_api*> plug_in(const cuda_replay_config& with) {
-  const result<void*> library = load(!with.plug_in.empty() ? with.plug_in
-                                     : with.simulated      ? simulated_plug_in
-                                                           : gpu_plug_in);
+result<const gpumem_baseline_api*> plug_in(const cuda_replay_config& config) {
+  const result<void*> library = load(!config.plug_in.empty() ? config.plug_in
+                                     : config.simulated      ? simulated_plug_in
+                                                             : gpu_plug_in);
   if (!library) return library.why();
   const gpumem_baseline_api* (*baselines)() = nullptr;
   if (!find(*library, baselines, "gpumem_baselines")) return status{errc::unsupported, "no plug-in with baselines"};
@@ -111,7 +112,7 @@ std::mutex& one_at_a_time() {
   return mutex;
 }
 
-void* pointer(address at) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)); }
+void* pointer(address block_address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(block_address)); }
 
 }  // namespace
 
@@ -127,24 +128,24 @@ status load_simulated_runtime() {
 
 status load_plug_in(const std::string& path) { return plug_in({.plug_in = path}).why(); }
 
-result<std::unique_ptr<cuda_replay_device>> cuda_replay_device::open(const cuda_replay_config& with) {
-  std::unique_ptr<cuda_replay_device> out{new cuda_replay_device{with}};
-  out->only_ = std::unique_lock{one_at_a_time()};
-  if (with.simulated) {
+result<std::unique_ptr<cuda_replay_device>> cuda_replay_device::open(const cuda_replay_config& config) {
+  std::unique_ptr<cuda_replay_device> opened{new cuda_replay_device{config}};
+  opened->only_ = std::unique_lock{one_at_a_time()};
+  if (config.simulated) {
     const auto sim = simulated_driver();
     if (!sim) return sim.why();
-    out->sim_ = *sim;
-    out->sim_->set_granularity(with.granularity_bytes);
-    out->sim_->configure(1, with.bytes, 0, with.referee ? 1 : 0);
+    opened->sim_ = *sim;
+    opened->sim_->set_granularity(config.granularity_bytes);
+    opened->sim_->configure(1, config.bytes, 0, config.referee ? 1 : 0);
   }
-  const auto api = plug_in(with);
+  const auto api = plug_in(config);
   if (!api) return api.why();
-  out->api_ = *api;
-  if (const int code = out->api_->set_device(with.ordinal); code != 0) {
+  opened->api_ = *api;
+  if (const int code = opened->api_->set_device(config.ordinal); code != 0) {
     return status{errc::device_error,
-                  fmt::format("cudaSetDevice({}) failed: {}", with.ordinal, out->api_->error_text(code))};
+                  fmt::format("cudaSetDevice({}) failed: {}", config.ordinal, opened->api_->error_text(code))};
   }
-  return out;
+  return opened;
 }
 
 cuda_replay_device::~cuda_replay_device() {
@@ -169,27 +170,28 @@ void cuda_replay_device::advance_to(std::uint64_t ns) {
   if (sim_ != nullptr) sim_->advance_to(ns);
 }
 
-void cuda_replay_device::enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes) {
-  if (!with_.works) return;
+void cuda_replay_device::enqueue_use(stream_ref stream, std::uint64_t lag_ns, address block_address,
+                                     std::uint64_t bytes) {
+  if (!config_.works) return;
   if (sim_ != nullptr) {
-    sim_->use(s.handle, lag_ns, at, bytes);
+    sim_->use(stream.handle, lag_ns, block_address, bytes);
   } else {
-    api_->touch(pointer(at), bytes, s.handle);
+    api_->touch(pointer(block_address), bytes, stream.handle);
   }
 }
 
-void cuda_replay_device::handed_out(address at, std::uint64_t bytes, stream_ref to) {
-  if (sim_ != nullptr) sim_->handed_out(at, bytes, to.handle);
+void cuda_replay_device::handed_out(address block_address, std::uint64_t bytes, stream_ref stream) {
+  if (sim_ != nullptr) sim_->handed_out(block_address, bytes, stream.handle);
 }
 
-void cuda_replay_device::given_back(address at) {
-  if (sim_ != nullptr) sim_->given_back(at);
+void cuda_replay_device::given_back(address block_address) {
+  if (sim_ != nullptr) sim_->given_back(block_address);
 }
 
 std::uint64_t cuda_replay_device::used_bytes() {
-  const std::uint64_t now = sim_ != nullptr ? sim_->used_bytes() : asks_reserved_ ? asks_reserved_() : 0;
-  peak_used_ = std::max(peak_used_, now);
-  return now;
+  const std::uint64_t current = sim_ != nullptr ? sim_->used_bytes() : asks_reserved_ ? asks_reserved_() : 0;
+  peak_used_ = std::max(peak_used_, current);
+  return current;
 }
 
 std::uint64_t cuda_replay_device::peak_used_bytes() { return sim_ != nullptr ? sim_->peak_used_bytes() : peak_used_; }
@@ -204,9 +206,9 @@ std::optional<std::uint64_t> cuda_replay_device::in_calls_ns() {
 
 std::optional<call_counts> cuda_replay_device::device_calls() {
   if (sim_ == nullptr) return std::nullopt;
-  call_counts out{};
-  sim_->device_calls(out.data(), static_cast<int>(out.size()));
-  return out;
+  call_counts counts{};
+  sim_->device_calls(counts.data(), static_cast<int>(counts.size()));
+  return counts;
 }
 
 }  // namespace gpumem::bench

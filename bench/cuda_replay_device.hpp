@@ -34,7 +34,7 @@ struct cuda_replay_config {
 class cuda_replay_device {
  public:
   /// `unsupported` if this build or installation lacks the plug-in or the double.
-  static result<std::unique_ptr<cuda_replay_device>> open(const cuda_replay_config& with);
+  static result<std::unique_ptr<cuda_replay_device>> open(const cuda_replay_config& config);
   ~cuda_replay_device();
   cuda_replay_device(const cuda_replay_device&) = delete;
   cuda_replay_device& operator=(const cuda_replay_device&) = delete;
@@ -43,16 +43,16 @@ class cuda_replay_device {
   stream_ref create_stream();
   void advance_by(std::uint64_t ns);
   void advance_to(std::uint64_t ns);
-  void enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes);
-  void handed_out(address at, std::uint64_t bytes, stream_ref to);
-  void given_back(address at);
+  void enqueue_use(stream_ref stream, std::uint64_t lag_ns, address block_address, std::uint64_t bytes);
+  void handed_out(address block_address, std::uint64_t bytes, stream_ref stream);
+  void given_back(address block_address);
   /// Bytes taken from the device: counted by the double, or by `reserved_by` on a GPU.
   [[nodiscard]] std::uint64_t used_bytes();
 
   // --- further functions ----------------------------------------------------------------------------------
   [[nodiscard]] const gpumem_baseline_api& api() const noexcept { return *api_; }
-  [[nodiscard]] int ordinal() const noexcept { return with_.ordinal; }
-  [[nodiscard]] bool simulated() const noexcept { return with_.simulated; }
+  [[nodiscard]] int ordinal() const noexcept { return config_.ordinal; }
+  [[nodiscard]] bool simulated() const noexcept { return config_.simulated; }
   /// Sets the source of `used_bytes` on a GPU, where only the allocator knows it.
   void reserved_by(std::function<std::uint64_t()> asks) { asks_reserved_ = std::move(asks); }
   [[nodiscard]] std::uint64_t peak_used_bytes();
@@ -61,9 +61,9 @@ class cuda_replay_device {
   [[nodiscard]] std::optional<std::uint64_t> in_calls_ns();  ///< virtual; none on a GPU
 
  private:
-  explicit cuda_replay_device(const cuda_replay_config& with) : with_{with} {}
+  explicit cuda_replay_device(const cuda_replay_config& config) : config_{config} {}
 
-  cuda_replay_config with_;
+  cuda_replay_config config_;
   std::unique_lock<std::mutex> only_;
   const gpumem_baseline_api* api_ = nullptr;
   const simcuda_functions* sim_ = nullptr;  ///< null on a GPU

@@ -14,72 +14,73 @@ std::optional<double> fit_figures::utilization() const noexcept {
 }
 
 /// Integer arithmetic: 0.0025 is 1/400.
-std::uint64_t fit_capacity(std::uint64_t peak_live_bytes, unsigned k) noexcept {
-  return round_down(peak_live_bytes + peak_live_bytes / 400 * k + peak_live_bytes % 400 * k / 400, block_granularity);
+std::uint64_t fit_capacity(std::uint64_t peak_live_bytes, unsigned steps) noexcept {
+  return round_down(peak_live_bytes + peak_live_bytes / 400 * steps + peak_live_bytes % 400 * steps / 400,
+                    block_granularity);
 }
 
 sim_config fit_device(const replay_setup& setup, std::uint64_t capacity_bytes) {
-  sim_config out = setup.device;
-  out.capacity_bytes = capacity_bytes;
-  out.granularity_bytes = block_granularity;
-  out.foreign_bytes = 0;
-  out.referee = false;
-  return out;
+  sim_config config = setup.device;
+  config.capacity_bytes = capacity_bytes;
+  config.granularity_bytes = block_granularity;
+  config.foreign_bytes = 0;
+  config.referee = false;
+  return config;
 }
 
 result<policy_row> fit_row(const policy_row& row) {
-  bool in_bytes = row.with.limit.unit == byte_limit::kind::bytes;
-  for (const pool_spec& pool : row.with.pools) in_bytes |= pool.limit.unit == byte_limit::kind::bytes;
+  bool in_bytes = row.config.limit.unit == byte_limit::kind::bytes;
+  for (const pool_spec& pool : row.config.pools) in_bytes |= pool.limit.unit == byte_limit::kind::bytes;
   if (in_bytes) {
     return status{errc::bad_setting, fmt::format("policy '{}': fit varies the capacity, so limit and pools must "
                                                  "be shares, such as 50%",
                                                  row.text)};
   }
-  policy_row out = row;
-  out.with.reserve_bytes = 0;
-  out.with.verbose = false;
-  return out;
+  policy_row fitted = row;
+  fitted.config.reserve_bytes = 0;
+  fitted.config.verbose = false;
+  return fitted;
 }
 
 result<fit_figures> search_fit(std::uint64_t peak_live_bytes, const first_failure_at& trial) {
-  fit_figures out{.peak_live_bytes = peak_live_bytes, .min_capacity_bytes = {}, .failures = {}};
+  fit_figures figures{.peak_live_bytes = peak_live_bytes, .min_capacity_bytes = {}, .failures = {}};
   for (unsigned k = fit_steps + 1; k-- > 0;) {
     const std::uint64_t capacity_bytes = fit_capacity(peak_live_bytes, k);
     const auto failed_at = trial(capacity_bytes);
     if (!failed_at) return failed_at.why();
     if (*failed_at) break;
-    out.min_capacity_bytes = capacity_bytes;
+    figures.min_capacity_bytes = capacity_bytes;
   }
   for (const unsigned percent : shrinking_percents) {
     const std::uint64_t capacity_bytes = round_down(peak_live_bytes * percent / 100, block_granularity);
     const auto failed_at = trial(capacity_bytes);
     if (!failed_at) return failed_at.why();
-    out.failures.push_back({.percent_of_peak = percent, .capacity_bytes = capacity_bytes, .at_op = *failed_at});
+    figures.failures.push_back({.percent_of_peak = percent, .capacity_bytes = capacity_bytes, .at_op = *failed_at});
   }
-  return out;
+  return figures;
 }
 
-result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup) {
-  const replay_plan plan = plan_for(t, row, setup);
+result<fit_figures> measure_fit(const trace& recorded, const policy_row& row, const replay_setup& setup) {
+  const replay_plan plan = plan_for(recorded, row, setup);
   return search_fit(
-      peak_live_of(t, row.tenants), [&](std::uint64_t capacity_bytes) -> result<std::optional<std::uint64_t>> {
-        auto under_test = open_rig(fit_device(setup, capacity_bytes), row.with);
+      peak_live_of(recorded, row.tenants), [&](std::uint64_t capacity_bytes) -> result<std::optional<std::uint64_t>> {
+        auto under_test = open_rig(fit_device(setup, capacity_bytes), row.config);
         if (!under_test)
           return std::optional<std::uint64_t>{0};  // the row's text was checked before, so it lacks memory to start
-        const auto outcome = replay_timed(plan, *under_test->over, *under_test->on);
+        const auto outcome = replay_timed(plan, *under_test->memory, *under_test->gpu);
         if (!outcome) return outcome.why();
         return outcome->oom ? std::optional{outcome->ops} : std::nullopt;
       });
 }
 
-result<std::optional<std::uint64_t>> try_baseline_in(const trace& t, const policy_row& row, const replay_setup& setup,
-                                                     std::uint64_t capacity_bytes) {
+result<std::optional<std::uint64_t>> try_baseline_in(const trace& recorded, const policy_row& row,
+                                                     const replay_setup& setup, std::uint64_t capacity_bytes) {
   auto replay_device = cuda_replay_device::open(
       {.bytes = capacity_bytes, .referee = false, .granularity_bytes = block_granularity, .plug_in = row.plug_in});
   if (!replay_device) return replay_device.why();
-  auto over = open_baseline(**replay_device, row.baseline);
-  if (!over) return std::optional<std::uint64_t>{0};
-  const auto outcome = replay_timed(plan_for(t, row, setup), **over, **replay_device);
+  auto memory = open_baseline(**replay_device, row.baseline);
+  if (!memory) return std::optional<std::uint64_t>{0};
+  const auto outcome = replay_timed(plan_for(recorded, row, setup), **memory, **replay_device);
   if (!outcome) return outcome.why();
   return outcome->oom ? std::optional{outcome->ops} : std::nullopt;
 }

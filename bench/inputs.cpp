@@ -24,10 +24,10 @@
 namespace gpumem::bench {
 namespace {
 
-status load_traces(const options& from, std::vector<trace>& into) {
+status load_traces(const options& options, std::vector<trace>& traces) {
   std::vector<std::string> paths;
-  const bool bundled = from.traces.empty() && from.workloads.empty();
-  for (const std::string& each : bundled ? std::vector{bundled_traces_folder()} : from.traces) {
+  const bool bundled = options.traces.empty() && options.workloads.empty();
+  for (const std::string& each : bundled ? std::vector{bundled_traces_folder()} : options.traces) {
     std::error_code why;
     if (!std::filesystem::is_directory(each, why)) {
       paths.push_back(each);
@@ -37,18 +37,19 @@ status load_traces(const options& from, std::vector<trace>& into) {
     if (!found) return found.why();
     paths.insert(paths.end(), found->begin(), found->end());
   }
-  into.resize(paths.size() + from.workloads.size());
-  status loaded = run_parallel(into.size(), from.jobs, [&](std::size_t i) -> status {
-    auto t = i < paths.size() ? load_trace(paths[i]) : make_workload(from.workloads[i - paths.size()], from.setup.seed);
+  traces.resize(paths.size() + options.workloads.size());
+  status loaded = run_parallel(traces.size(), options.jobs, [&](std::size_t index) -> status {
+    auto t = index < paths.size() ? load_trace(paths[index])
+                                  : make_workload(options.workloads[index - paths.size()], options.setup.seed);
     if (!t) return t.why();
-    into[i] = *std::move(t);
+    traces[index] = *std::move(t);
     return {};
   });
   if (!loaded) return loaded;
   std::vector<std::string> names;
-  names.reserve(into.size());
-  for (const trace& each : into) names.push_back(each.name);
-  for (trace& each : into) {
+  names.reserve(traces.size());
+  for (const trace& each : traces) names.push_back(each.name);
+  for (trace& each : traces) {
     if (std::count(names.begin(), names.end(), each.name) > 1) each.name = each.path;
   }
   return {};
@@ -66,18 +67,20 @@ void add_baseline(const std::string& name, std::vector<policy_row>& rows) {
 /// Adds the baselines asked for. `latency` without any uses CUB, which its bounds refer to, unless driver calls take
 /// real or modelled time (on a GPU, or on the double as a GPU): a run of CUB then takes minutes, and so do the other
 /// baselines anywhere, which call the driver in each operation.
-void add_baselines(const options& from, std::vector<policy_row>& rows) {
-  for (const std::string& each : from.baselines) {
-    if (peers::is_peer(from.peers, each)) {
-      rows.push_back(peers::row_of(from.peers, each));
+void add_baselines(const options& options, std::vector<policy_row>& rows) {
+  for (const std::string& each : options.baselines) {
+    if (peers::is_peer(options.peers, each)) {
+      rows.push_back(peers::row_of(options.peers, each));
     } else {
       add_baseline(each, rows);
     }
   }
-  if (from.what != command::latency || from.setup.cuda || !from.policies.empty() || !from.baselines.empty()) return;
+  if (options.subcommand != command::latency || options.setup.cuda || !options.policies.empty() ||
+      !options.baselines.empty())
+    return;
   std::vector<policy_row> unasked;
   add_baseline("cub", unasked);
-  if (const status opened = try_on_cuda(unasked.front(), from.setup); !opened) {
+  if (const status opened = try_on_cuda(unasked.front(), options.setup); !opened) {
     log_line("cub is left out: " + opened.message());
     return;
   }
@@ -86,34 +89,34 @@ void add_baselines(const options& from, std::vector<policy_row>& rows) {
 
 /// `compare` opens each row on the device given. `fit` opens it with ample memory, because for `fit` a capacity in
 /// which a policy cannot start is a result, not an error.
-status try_to_open(const trace& of, const policy_row& row, const options& from) {
+status try_to_open(const trace& recorded, const policy_row& row, const options& options) {
   if (!row.peer.empty()) return {};  // its row reports its errors
-  if (from.setup.cuda || !row.baseline.empty()) return try_on_cuda(row, from.setup);
-  sim_config on = from.setup.device;
-  if (from.what == command::fit) {
-    on = fit_device(from.setup, std::max(fit_capacity(peak_live_of(of, row.tenants), fit_steps), gib));
+  if (options.setup.cuda || !row.baseline.empty()) return try_on_cuda(row, options.setup);
+  sim_config config = options.setup.device;
+  if (options.subcommand == command::fit) {
+    config = fit_device(options.setup, std::max(fit_capacity(peak_live_of(recorded, row.tenants), fit_steps), gib));
   }
-  if (auto opened = open_rig(on, row.with); !opened) {
+  if (auto opened = open_rig(config, row.config); !opened) {
     return {opened.code(), "policy '" + row.text + "': " + opened.why().message()};
   }
   return {};
 }
 
 /// Makes a plan for each trace that needs one, and the trace's rows with it.
-status make_plans(const options& from, inputs& all) {
-  const bool replays = from.what == command::compare || from.what == command::fit;
+status make_plans(const options& options, inputs& all) {
+  const bool replays = options.subcommand == command::compare || options.subcommand == command::fit;
   all.rows_of.assign(all.traces.size(), all.rows);
   if (!replays || std::none_of(all.rows.begin(), all.rows.end(), needs_own_plan)) return {};
   all.plans.resize(all.traces.size());
-  progress bar{all.traces.size(), from.quiet};
-  return run_parallel(all.traces.size(), from.jobs, [&](std::size_t i) -> status {
-    auto made = own_plan::make(all.traces[i], own_plan_time);
+  progress bar{all.traces.size(), options.quiet};
+  return run_parallel(all.traces.size(), options.jobs, [&](std::size_t index) -> status {
+    auto made = own_plan::make(all.traces[index], own_plan_time);
     if (!made) return made.why();
-    all.plans[i] = *std::move(made);
-    for (policy_row& row : all.rows_of[i]) {
-      if (needs_own_plan(row)) row = all.plans[i].followed_by(row);
+    all.plans[index] = *std::move(made);
+    for (policy_row& row : all.rows_of[index]) {
+      if (needs_own_plan(row)) row = all.plans[index].followed_by(row);
     }
-    bar.step("plan of " + all.traces[i].name);
+    bar.step("plan of " + all.traces[index].name);
     return {};
   });
 }
@@ -122,8 +125,8 @@ status make_plans(const options& from, inputs& all) {
 /// its row is opened.
 void warn_of_foreign_plans(const inputs& all) {
   for (const policy_row& row : all.rows) {
-    if (row.with.plan_path.empty() || !only_follows_plan(row.with.policy)) continue;
-    const auto named = plan::read_plan(row.with.plan_path);
+    if (row.config.plan_path.empty() || !only_follows_plan(row.config.policy)) continue;
+    const auto named = plan::read_plan(row.config.plan_path);
     if (!named) continue;
     for (const trace& each : all.traces) {
       const status of_it = plan::is_plan_of(*named, recorded_ops(each));
@@ -142,41 +145,41 @@ std::string bundled_traces_folder() {
   return GPUMEM_BENCH_SOURCE_TRACES;
 }
 
-result<inputs> gather_inputs(const options& from) {
+result<inputs> gather_inputs(const options& options) {
   inputs all;
-  if (from.what == command::costs || from.what == command::claims) return all;  // these need neither
+  if (options.subcommand == command::costs || options.subcommand == command::claims) return all;  // these need neither
   const auto defaults = settings_from(process_environment());
   if (!defaults) return defaults.why();
   // `compare` runs such rows within a share of the device. `fit` searches for the device, so a share would handicap
   // them.
-  const std::string_view share = from.what == command::compare ? "50%" : "100%";
-  std::vector<std::string> texts = from.policies;
+  const std::string_view share = options.subcommand == command::compare ? "50%" : "100%";
+  std::vector<std::string> texts = options.policies;
   if (texts.empty()) {
     // The cost of a pair depends little on the policy, but on how the end of a stream is detected.
-    texts = from.what == command::latency ? std::vector<std::string>{"growth,stream_ids=notify", "growth"}
-                                          : default_rows(*defaults, from.limit, share);
+    texts = options.subcommand == command::latency ? std::vector<std::string>{"growth,stream_ids=notify", "growth"}
+                                                   : default_rows(*defaults, options.limit, share);
   }
   for (const std::string& text : texts) {
-    auto row = parse_policy_row(text, *defaults, from.limit);
-    if (row && from.what == command::fit) row = fit_row(*row);
+    auto row = parse_policy_row(text, *defaults, options.limit);
+    if (row && options.subcommand == command::fit) row = fit_row(*row);
     if (!row) return row.why();
     all.rows.push_back(*std::move(row));
   }
-  add_baselines(from, all.rows);
-  if (status loaded = load_traces(from, all.traces); !loaded) return loaded;
-  if (status made = make_plans(from, all); !made) return made;
+  add_baselines(options, all.rows);
+  if (status loaded = load_traces(options, all.traces); !loaded) return loaded;
+  if (status made = make_plans(options, all); !made) return made;
   warn_of_foreign_plans(all);
   for (std::size_t t = 0; t < all.traces.size(); ++t) {
     for (std::size_t r = 0; r < all.rows.size(); ++r) {
       policy_row& row = all.rows_of[t][r];
-      if (t > 0) row.with.verbose = false;  // verbose settings are printed once
-      if (t == 0 || from.what == command::fit || row.own_plan) {
-        if (status opened = try_to_open(all.traces[t], row, from); !opened) return opened;
+      if (t > 0) row.config.verbose = false;  // verbose settings are printed once
+      if (t == 0 || options.subcommand == command::fit || row.own_plan) {
+        if (status opened = try_to_open(all.traces[t], row, options); !opened) return opened;
       }
-      row.with.verbose = false;
+      row.config.verbose = false;
     }
   }
-  for (policy_row& row : all.rows) row.with.verbose = false;
+  for (policy_row& row : all.rows) row.config.verbose = false;
   return all;
 }
 

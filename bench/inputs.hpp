@@ -24,7 +24,7 @@ struct inputs {
 inline constexpr std::chrono::milliseconds own_plan_time{5000};
 
 /// Loads every trace, reads every row, makes the plans, and opens an allocator for each row as the replays will.
-result<inputs> gather_inputs(const options& from);
+result<inputs> gather_inputs(const options& options);
 
 /// The folder of the bundled traces: installed with the program, else in the source tree.
 std::string bundled_traces_folder();

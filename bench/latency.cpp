@@ -44,10 +44,10 @@ class collector final : public benchmark::BenchmarkReporter {
     }
   }
   [[nodiscard]] std::vector<latency_row> rows() {
-    std::vector<latency_row> out;
+    std::vector<latency_row> collected;
     for (const key& k : failed_) {
       if (times_.count(k) != 0) continue;
-      latency_row& row = out.emplace_back();
+      latency_row& row = collected.emplace_back();
       row.allocator = k.allocator;
       row.name = k.name;
       row.threads = k.threads;
@@ -59,7 +59,7 @@ class collector final : public benchmark::BenchmarkReporter {
         if (round) ns.push_back(round->ns);
       }
       std::sort(ns.begin(), ns.end());
-      latency_row& row = out.emplace_back();
+      latency_row& row = collected.emplace_back();
       row.allocator = k.allocator;
       row.name = k.name;
       row.threads = k.threads;
@@ -68,7 +68,7 @@ class collector final : public benchmark::BenchmarkReporter {
       row.most_ns = ns.back();
       row.rounds = std::move(rounds);
     }
-    return out;
+    return collected;
   }
 
  private:
@@ -77,11 +77,11 @@ class collector final : public benchmark::BenchmarkReporter {
   std::set<key> failed_;
 };
 
-result<std::unique_ptr<cuda_replay_device>> open_replay_device(const options& with) {
-  const auto& cuda = with.setup.cuda;
+result<std::unique_ptr<cuda_replay_device>> open_replay_device(const options& options) {
+  const auto& cuda = options.setup.cuda;
   return cuda_replay_device::open({.simulated = !cuda || cuda->info.simulated,
                                    .ordinal = cuda ? cuda->info.ordinal : 0,
-                                   .bytes = cuda ? cuda->info.total_bytes : with.setup.device.capacity_bytes,
+                                   .bytes = cuda ? cuda->info.total_bytes : options.setup.device.capacity_bytes,
                                    .referee = false,
                                    .works = false});
 }
@@ -122,18 +122,18 @@ void scale(latency_row& row, const std::vector<replay_loop>& loops, const std::v
 }
 
 /// Rows of one thread only: with several threads, the time spent waiting inside the device belongs to no single row.
-void add_double_shares(std::vector<latency_row>& all) {
+void add_simulated_shares(std::vector<latency_row>& all) {
   for (latency_row& row : all) {
     if (row.name == "driver_part" || row.name == "worst" || row.threads != 1 || row.oom) continue;
-    const auto part = std::find_if(all.begin(), all.end(), [&row](const latency_row& other) {
-      return other.allocator == row.allocator && other.name == "driver_part";
+    const auto part = std::find_if(all.begin(), all.end(), [&row](const latency_row& candidate) {
+      return candidate.allocator == row.allocator && candidate.name == "driver_part";
     });
     if (part == all.end()) continue;
-    row.double_share_ns = part->median_ns * row.pairs_per_iteration;
+    row.simulated_share_ns = part->median_ns * row.pairs_per_iteration;
     row.least_share_ns = part->least_ns * row.pairs_per_iteration;
     for (std::size_t i = 0; i < std::min(row.rounds.size(), part->rounds.size()); ++i) {
       if (row.rounds[i] && part->rounds[i])
-        row.rounds[i]->double_share_ns = part->rounds[i]->ns * row.pairs_per_iteration;
+        row.rounds[i]->simulated_share_ns = part->rounds[i]->ns * row.pairs_per_iteration;
     }
   }
 }
@@ -141,14 +141,15 @@ void add_double_shares(std::vector<latency_row>& all) {
 }  // namespace
 
 result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& rows, const std::vector<trace>& traces,
-                                                 const options& with) {
+                                                 const options& options) {
   std::unique_ptr<cuda_replay_device> replay_device;
-  if (with.setup.cuda || std::any_of(rows.begin(), rows.end(), [](const auto& r) { return !r.baseline.empty(); })) {
-    auto opened = open_replay_device(with);
+  if (options.setup.cuda ||
+      std::any_of(rows.begin(), rows.end(), [](const auto& candidate) { return !candidate.baseline.empty(); })) {
+    auto opened = open_replay_device(options);
     if (!opened) return opened.why();
     replay_device = *std::move(opened);
   }
-  std::vector<unsigned> threads = with.threads;
+  std::vector<unsigned> threads = options.threads;
   if (threads.empty()) threads = {1, 2, 3, 4, 5, 6, 7, 8};
   std::vector<replay_loop> loops;
   std::vector<std::string> names;
@@ -156,23 +157,23 @@ result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& 
     loops.push_back(loop_of(each));
     names.push_back(each.name);
   }
-  case_list cases{with.cases};
+  case_list cases{options.cases};
   latency_floor floor;
   floor.add(cases, threads, loops, names);
   std::vector<std::unique_ptr<measured_row>> measured;
   std::map<std::string, measured_row*> by_name;
   for (const policy_row& row : rows) {
-    const row_context in{.row = &row,
-                         .name = row.baseline.empty() ? "gpumem/" + row.text : row.baseline,
-                         .with = &with,
-                         .replay_device = replay_device.get(),
-                         .threads = &threads,
-                         .loops = &loops,
-                         .traces = &names};
-    const auto add = [&](auto of) {
-      status added = of->add(cases, in);
-      by_name[in.name] = of.get();
-      measured.push_back(std::move(of));
+    const row_context context{.row = &row,
+                              .name = row.baseline.empty() ? "gpumem/" + row.text : row.baseline,
+                              .command_options = &options,
+                              .replay_device = replay_device.get(),
+                              .threads = &threads,
+                              .loops = &loops,
+                              .traces = &names};
+    const auto add = [&](auto allocator_cases) {
+      status added = allocator_cases->add(cases, context);
+      by_name[context.name] = allocator_cases.get();
+      measured.push_back(std::move(allocator_cases));
       return added;
     };
     status added = row.baseline.empty() ? add(std::make_unique<measured_subject<gpumem_subject>>())
@@ -185,15 +186,15 @@ result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& 
                                                  printable(*unknown))};
   }
   std::vector<latency_row> all = run_benchmarks(cases);
-  std::sort(all.begin(), all.end(), [&](const auto& a, const auto& b) {
-    return cases.place(a.allocator, a.name, a.threads) < cases.place(b.allocator, b.name, b.threads);
+  std::sort(all.begin(), all.end(), [&](const auto& lhs, const auto& rhs) {
+    return cases.place(lhs.allocator, lhs.name, lhs.threads) < cases.place(rhs.allocator, rhs.name, rhs.threads);
   });
   for (latency_row& row : all) {
     scale(row, loops, names);
     if (row.name != "worst" || row.oom) continue;
     row.tail = row.allocator == "floor" ? std::optional{floor.worst()->tail()} : by_name.at(row.allocator)->tail();
   }
-  if (!with.setup.cuda || with.setup.cuda->info.simulated) add_double_shares(all);
+  if (!options.setup.cuda || options.setup.cuda->info.simulated) add_simulated_shares(all);
   return all;
 }
 

@@ -80,7 +80,7 @@ enum class iteration_kind : std::uint8_t {
 /// The time of an iteration in one round, and the share of the simulated device or the driver double.
 struct round_time {
   double ns = 0;
-  double double_share_ns = 0;
+  double simulated_share_ns = 0;
 };
 
 struct latency_row {
@@ -94,7 +94,7 @@ struct latency_row {
   double most_ns = 0;
   double pairs_per_iteration = 1;  ///< of replays: the share of operations that are frees
   std::optional<double>
-      double_share_ns;                   ///< the part of `median_ns` spent in the simulated device or the driver double
+      simulated_share_ns;                ///< the part of `median_ns` spent in the simulated device or the driver double
   std::optional<double> least_share_ns;  ///< the part of `least_ns`
   /// Basis of the ratios; not printed. Empty entries are rounds that did not measure the row. May be empty.
   std::vector<std::optional<round_time>> rounds{};
@@ -106,8 +106,8 @@ struct latency_ratio {
   std::string name;
   double value = 0;
   std::string bound;                 ///< such as `>= 10`; empty: none, because the row asks the device
-  std::string of;                    ///< the row's allocator
-  std::string from;                  ///< the medians it is computed from
+  std::string allocator;             ///< the row's allocator
+  std::string medians;               ///< the medians it is computed from
   std::optional<double> of_least{};  ///< the same of the least times, which load on the machine affects less
   /// To CUB: of the allocators' own code, which is the times without the simulated device's part. Without a bound.
   std::optional<double> own_code{};
@@ -115,7 +115,7 @@ struct latency_ratio {
 
 /// Every trace is a case. `unsupported` if this build has no Google Benchmark.
 result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& rows, const std::vector<trace>& traces,
-                                                 const options& with);
+                                                 const options& options);
 
 /// The ratios of each gpumem row, in the order of the rows. A ratio is the median of the ratios (or differences) of two
 /// figures measured in the same rounds.

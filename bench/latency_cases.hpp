@@ -46,7 +46,7 @@ class case_list {
 
   [[nodiscard]] bool wants(std::string_view name) const {
     return wanted_.empty() ||
-           std::any_of(wanted_.begin(), wanted_.end(), [name](const auto& w) { return name.starts_with(w); });
+           std::any_of(wanted_.begin(), wanted_.end(), [name](const auto& prefix) { return name.starts_with(prefix); });
   }
   /// `iterations` is the number in one repetition, on each thread. It is fixed, because a calibration run may be
   /// interrupted and then take one iteration for enough.
@@ -67,8 +67,8 @@ class case_list {
     std::vector<std::vector<const one_case*>> alike;
     for (const one_case& c : cases_) {
       if (round % ((latency_repetitions - 1) / (c.repetitions - 1)) != 0) continue;
-      const auto same = std::find_if(alike.begin(), alike.end(), [&c](const auto& others) {
-        return others.front()->name == c.name && others.front()->threads == c.threads;
+      const auto same = std::find_if(alike.begin(), alike.end(), [&c](const auto& equals) {
+        return equals.front()->name == c.name && equals.front()->threads == c.threads;
       });
       (same != alike.end() ? *same : alike.emplace_back()).push_back(&c);
     }
@@ -86,15 +86,18 @@ class case_list {
     return !alike.empty();
   }
   [[nodiscard]] std::ptrdiff_t place(const std::string& allocator, const std::string& name, unsigned threads) const {
-    return std::find_if(
-               cases_.begin(), cases_.end(),
-               [&](const one_case& c) { return c.allocator == allocator && c.name == name && c.threads == threads; }) -
+    return std::find_if(cases_.begin(), cases_.end(),
+                        [&](const one_case& candidate) {
+                          return candidate.allocator == allocator && candidate.name == name &&
+                                 candidate.threads == threads;
+                        }) -
            cases_.begin();
   }
   /// The first requested prefix that matches no case; null if all match.
   [[nodiscard]] const std::string* unknown() const {
-    const auto found = std::find_if(wanted_.begin(), wanted_.end(), [this](const std::string& w) {
-      return std::none_of(cases_.begin(), cases_.end(), [&w](const one_case& c) { return c.name.starts_with(w); });
+    const auto found = std::find_if(wanted_.begin(), wanted_.end(), [this](const std::string& prefix) {
+      return std::none_of(cases_.begin(), cases_.end(),
+                          [&prefix](const one_case& registered) { return registered.name.starts_with(prefix); });
     });
     return found != wanted_.end() ? &*found : nullptr;
   }
@@ -114,7 +117,7 @@ class case_list {
   std::vector<one_case> cases_;
 };
 
-inline std::string power_name(std::string_view what, int power) { return fmt::format("{}_1e{}", what, power); }
+inline std::string power_name(std::string_view kind, int power) { return fmt::format("{}_1e{}", kind, power); }
 constexpr std::size_t power_of_ten(int power) { return power == 0 ? 1 : 10 * power_of_ten(power - 1); }
 
 /// One multiplication a number, because it is part of the timed loop (Knuth's MMIX generator).
@@ -133,17 +136,17 @@ class cheap_random {
 };
 
 template <typename subject>
-void one_pair(benchmark::State& state, subject& of, std::size_t bytes) {
-  if (state.thread_index() != 0) of.enter_thread();
-  const stream_ref s = of.stream(static_cast<std::size_t>(state.thread_index()));
+void one_pair(benchmark::State& state, subject& measured, std::size_t bytes) {
+  if (state.thread_index() != 0) measured.enter_thread();
+  const stream_ref s = measured.stream(static_cast<std::size_t>(state.thread_index()));
   for (auto iteration : state) {
     static_cast<void>(iteration);
-    void* const p = of.allocate(bytes, s);
+    void* const p = measured.allocate(bytes, s);
     if (p == nullptr) {
       state.SkipWithError("out of memory");
       break;
     }
-    of.release(p, s);
+    measured.release(p, s);
   }
 }
 
@@ -152,10 +155,10 @@ void one_pair(benchmark::State& state, subject& of, std::size_t bytes) {
 template <typename subject>
 class live_blocks {
  public:
-  explicit live_blocks(subject& of) : of_{&of} {}
+  explicit live_blocks(subject& measured) : subject_{&measured} {}
   ~live_blocks() {
     for (void* p : blocks_) {
-      if (p != nullptr) of_->release(p, of_->stream(0));
+      if (p != nullptr) subject_->release(p, subject_->stream(0));
     }
   }
   live_blocks(const live_blocks&) = delete;
@@ -165,19 +168,19 @@ class live_blocks {
   bool fill(std::size_t live, std::size_t sizes) {
     blocks_.reserve(live);
     while (blocks_.size() < live) {
-      void* const p = of_->allocate(cheap_random::bytes(random.next(), sizes), of_->stream(0));
+      void* const p = subject_->allocate(cheap_random::bytes(random.next(), sizes), subject_->stream(0));
       if (p == nullptr) return false;
       blocks_.push_back(p);
     }
     return true;
   }
-  [[nodiscard]] subject& of() const { return *of_; }
+  [[nodiscard]] subject& of() const { return *subject_; }
   [[nodiscard]] void** data() { return blocks_.data(); }
 
   cheap_random random;
 
  private:
-  subject* of_;
+  subject* subject_;
   std::vector<void*> blocks_;
 };
 
@@ -185,27 +188,27 @@ inline constexpr std::size_t walk_sizes = 8;  ///< 512 B to 4 KiB
 
 /// Frees a random block and allocates another, with `live` blocks in all.
 template <typename subject>
-void random_walk(benchmark::State& state, live_blocks<subject>& over, std::size_t live) {
-  if (!over.fill(live, walk_sizes)) {
+void random_walk(benchmark::State& state, live_blocks<subject>& blocks_held, std::size_t live) {
+  if (!blocks_held.fill(live, walk_sizes)) {
     state.SkipWithError("out of memory");
     return;
   }
-  subject& of = over.of();
-  const stream_ref s = of.stream(0);
-  void** const blocks = over.data();
-  cheap_random random = over.random;
+  subject& measured = blocks_held.of();
+  const stream_ref s = measured.stream(0);
+  void** const blocks = blocks_held.data();
+  cheap_random random = blocks_held.random;
   for (auto iteration : state) {
     static_cast<void>(iteration);
     const std::uint64_t number = random.next();
     void*& p = blocks[cheap_random::below(number, live)];
-    of.release(p, s);
-    p = of.allocate(cheap_random::bytes(number, walk_sizes), s);
+    measured.release(p, s);
+    p = measured.allocate(cheap_random::bytes(number, walk_sizes), s);
     if (p == nullptr) {
       state.SkipWithError("out of memory");
       break;
     }
   }
-  over.random = random;
+  blocks_held.random = random;
 }
 
 }  // namespace gpumem::bench

@@ -8,9 +8,9 @@
 namespace gpumem::bench {
 namespace {
 
-[[gnu::noinline]] void* empty_call(void* p) {
-  benchmark::DoNotOptimize(p);
-  return p;
+[[gnu::noinline]] void* empty_call(void* pointer) {
+  benchmark::DoNotOptimize(pointer);
+  return pointer;
 }
 
 void call_nothing(benchmark::State& state) {
@@ -58,13 +58,13 @@ void spin(benchmark::State& state) {
 
 void pointer_chase::run(benchmark::State& state) {
   if (nodes_.empty()) link();
-  std::uint32_t at = at_;
+  std::uint32_t position = position_;
   for (auto iteration : state) {
     static_cast<void>(iteration);
-    at = nodes_[at].next;
-    benchmark::DoNotOptimize(at);
+    position = nodes_[position].next;
+    benchmark::DoNotOptimize(position);
   }
-  at_ = at;
+  position_ = position;
 }
 
 void pointer_chase::link() {

@@ -22,9 +22,9 @@ class pointer_chase {
   void link();
   /// Moves to the next block. Requires `link`.
   [[gnu::always_inline]] void* step() {
-    node& here = nodes_[at_];
-    at_ = here.next;
-    return &here;
+    node& current = nodes_[position_];
+    position_ = current.next;
+    return &current;
   }
 
  private:
@@ -34,7 +34,7 @@ class pointer_chase {
 
   std::size_t blocks_;
   std::vector<node> nodes_;
-  std::uint32_t at_ = 0;
+  std::uint32_t position_ = 0;
 };
 
 /// The floor of `worst`: a step of a pointer chase, which takes about as long as an operation of gpumem between two

@@ -27,20 +27,20 @@ class own_processor {
   own_processor() {
     const int running_on = ::sched_getcpu();
     if (running_on < 0 || ::sched_getaffinity(0, sizeof before_, &before_) != 0 || CPU_COUNT(&before_) < 2) return;
-    const auto here = static_cast<std::size_t>(running_on);
-    if (!CPU_ISSET(here, &before_)) return;
-    other_ = here;
+    const auto processor = static_cast<std::size_t>(running_on);
+    if (!CPU_ISSET(processor, &before_)) return;
+    other_processor_ = processor;
     do {
-      other_ = (other_ + 1) % CPU_SETSIZE;
-    } while (!CPU_ISSET(other_, &before_));
-    move_to(here);
+      other_processor_ = (other_processor_ + 1) % CPU_SETSIZE;
+    } while (!CPU_ISSET(other_processor_, &before_));
+    move_to(processor);
   }
   ~own_processor() {
-    if (other_ != any) ::sched_setaffinity(0, sizeof before_, &before_);
+    if (other_processor_ != any) ::sched_setaffinity(0, sizeof before_, &before_);
   }
   own_processor(const own_processor&) = delete;
   own_processor& operator=(const own_processor&) = delete;
-  [[nodiscard]] std::size_t other() const { return other_; }
+  [[nodiscard]] std::size_t other() const { return other_processor_; }
   /// Pins the calling thread to `processor`.
   static void move_to(std::size_t processor) {
     if (processor == any) return;
@@ -52,7 +52,7 @@ class own_processor {
 
  private:
   cpu_set_t before_{};
-  std::size_t other_ = any;
+  std::size_t other_processor_ = any;
 };
 
 /// A ring for one producer and one consumer: plain stores, published and consumed in chunks.
@@ -61,8 +61,8 @@ class pointer_ring {
   static constexpr std::size_t chunk = 64;
 
   /// Waits while the ring is full. The consumer sees the pointers after a whole chunk.
-  void put(void* p) {
-    slots_[put_ % slots_.size()] = p;
+  void put(void* block) {
+    slots_[put_ % slots_.size()] = block;
     if (++put_ % chunk == 0) publish();
   }
   /// Passes every published pointer to `each`. False if there was none.
@@ -72,10 +72,10 @@ class pointer_ring {
     if (taken_here_ == end) return false;
     while (taken_here_ != end) {
       // Loads a chunk first: the atomic operation of a free would stop the processor from fetching the next pointers.
-      std::array<void*, chunk> here;
+      std::array<void*, chunk> taken;
       const std::size_t some = std::min(chunk, end - taken_here_);
-      for (std::size_t i = 0; i < some; ++i) here[i] = slots_[(taken_here_ + i) % slots_.size()];
-      for (std::size_t i = 0; i < some; ++i) each(here[i]);
+      for (std::size_t i = 0; i < some; ++i) taken[i] = slots_[(taken_here_ + i) % slots_.size()];
+      for (std::size_t i = 0; i < some; ++i) each(taken[i]);
       taken_here_ += some;
       taken_.store(taken_here_, std::memory_order_release);
     }
@@ -104,12 +104,12 @@ class pointer_ring {
 template <typename subject>
 class handed_over {
  public:
-  explicit handed_over(subject& of) : of_{&of} {}
+  explicit handed_over(subject& measured) : subject_{&measured} {}
   ~handed_over() {
-    if (!other_.joinable()) return;
+    if (!consumer_.joinable()) return;
     ends_ = true;
     begin_.release();
-    other_.join();
+    consumer_.join();
   }
   handed_over(const handed_over&) = delete;
   handed_over& operator=(const handed_over&) = delete;
@@ -117,13 +117,13 @@ class handed_over {
   /// Starts the freeing thread and makes it use the allocator once, so that the allocator serves two threads in all
   /// rounds and in all other cases of the run.
   void begin() {
-    other_ = std::thread{[this] { free_published(); }};
+    consumer_ = std::thread{[this] { free_published(); }};
     paused_.acquire();
   }
   /// An iteration is a batch of pairs. A first batch wakes the other thread and is not measured. Requires `begin`.
   void run(benchmark::State& state) {
-    const own_processor here;
-    processor_.store(here.other(), std::memory_order_relaxed);
+    const own_processor pinned;
+    processor_.store(pinned.other(), std::memory_order_relaxed);
     pauses_.store(false, std::memory_order_relaxed);
     begin_.release();
     bool enough = batch();
@@ -140,10 +140,10 @@ class handed_over {
 
  private:
   bool batch() {
-    const stream_ref s = of_->stream(0);
+    const stream_ref s = subject_->stream(0);
     bool enough = true;
     for (std::size_t i = 0; i < handoff_batch && enough; ++i) {
-      void* const p = of_->allocate(4 * kib, s);
+      void* const p = subject_->allocate(4 * kib, s);
       enough = p != nullptr;
       if (enough) ring_.put(p);
     }
@@ -151,9 +151,9 @@ class handed_over {
     return enough;
   }
   void free_published() {
-    of_->enter_thread();
-    const stream_ref s = of_->stream(0);
-    if (void* const p = of_->allocate(4 * kib, s)) of_->release(p, s);
+    subject_->enter_thread();
+    const stream_ref s = subject_->stream(0);
+    if (void* const p = subject_->allocate(4 * kib, s)) subject_->release(p, s);
     paused_.release();
     for (;;) {
       begin_.acquire();
@@ -161,7 +161,7 @@ class handed_over {
       own_processor::move_to(processor_.load(std::memory_order_relaxed));
       for (;;) {
         const bool last = pauses_.load(std::memory_order_acquire);
-        if (ring_.take([&](void* p) { of_->release(p, s); })) continue;
+        if (ring_.take([&](void* block) { subject_->release(block, s); })) continue;
         if (last) break;
         std::this_thread::yield();
       }
@@ -169,14 +169,14 @@ class handed_over {
     }
   }
 
-  subject* of_;
+  subject* subject_;
   pointer_ring ring_;
   std::atomic<bool> pauses_{false};
   std::atomic<bool> ends_{false};
   std::atomic<std::size_t> processor_{own_processor::any};  ///< where the freeing thread runs
   std::binary_semaphore begin_{0};
   std::binary_semaphore paused_{0};
-  std::thread other_;
+  std::thread consumer_;
 };
 
 }  // namespace gpumem::bench

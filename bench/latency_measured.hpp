@@ -39,7 +39,7 @@ class measured_row {
 struct row_context {
   const policy_row* row;
   std::string name;
-  const options* with;
+  const options* command_options;
   cuda_replay_device* replay_device;
   const std::vector<unsigned>* threads;
   const std::vector<replay_loop>* loops;
@@ -50,75 +50,75 @@ template <typename subject>
 class measured_subject final : public measured_row {
  public:
   /// Adds the requested cases and opens the allocators they need.
-  status add(case_list& cases, const row_context& in) {
-    const unsigned most_threads = *std::max_element(in.threads->begin(), in.threads->end());
-    const auto paired = open(in, most_threads);
+  status add(case_list& cases, const row_context& context) {
+    const unsigned most_threads = *std::max_element(context.threads->begin(), context.threads->end());
+    const auto paired = open(context, most_threads);
     if (!paired) return paired.why();
-    add_pairs(cases, in, **paired);
-    if (status walks = add_walks(cases, in); !walks) return walks;
+    add_pairs(cases, context, **paired);
+    if (status walks = add_walks(cases, context); !walks) return walks;
     if (!(*paired)->caches_every_size()) return {};
-    if (status replays = add_replays(cases, in); !replays) return replays;
-    return add_worst(cases, in);
+    if (status replays = add_replays(cases, context); !replays) return replays;
+    return add_worst(cases, context);
   }
   std::optional<tail_times> tail() override { return worst_ ? std::optional{worst_->tail()} : std::nullopt; }
 
  private:
-  result<subject*> open(const row_context& in, std::size_t streams) {
-    auto opened = subject::open(*in.row, in.with->setup, in.replay_device, streams);
+  result<subject*> open(const row_context& context, std::size_t streams) {
+    auto opened = subject::open(*context.row, context.command_options->setup, context.replay_device, streams);
     if (!opened) return opened.why();
     subjects_.push_back(*std::move(opened));
     return subjects_.back().get();
   }
 
-  void add_pairs(case_list& cases, const row_context& in, subject& of) {
+  void add_pairs(case_list& cases, const row_context& context, subject& measured) {
     // Allocates each size once, so that the cases do not depend on which size runs first.
     for (const sized_case& c : pair_cases) {
-      if (void* const p = of.allocate(c.bytes, of.stream(0))) of.release(p, of.stream(0));
+      if (void* const p = measured.allocate(c.bytes, measured.stream(0))) measured.release(p, measured.stream(0));
     }
     for (const sized_case& c : pair_cases) {
-      const bool cached = of.caches(c.bytes);
+      const bool cached = measured.caches(c.bytes);
       cases.add(
-          in.name, c.name, 1, cached ? subject::pair_iterations : uncached_iterations,
-          [&of, c](benchmark::State& state) { one_pair(state, of, c.bytes); },
+          context.name, c.name, 1, cached ? subject::pair_iterations : uncached_iterations,
+          [&measured, c](benchmark::State& state) { one_pair(state, measured, c.bytes); },
           cached ? latency_repetitions : latency_long_repetitions);
     }
-    for (const unsigned n : *in.threads) {
-      if (n == 1 || !of.caches(4 * kib)) continue;
+    for (const unsigned n : *context.threads) {
+      if (n == 1 || !measured.caches(4 * kib)) continue;
       cases.add(
-          in.name, "pair_4KiB", n, subject::pair_iterations,
-          [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); }, subject::repetitions);
+          context.name, "pair_4KiB", n, subject::pair_iterations,
+          [&measured](benchmark::State& state) { one_pair(state, measured, 4 * kib); }, subject::repetitions);
     }
-    if (of.caches(4 * kib)) {
-      hand_off_ = std::make_unique<handed_over<subject>>(of);
+    if (measured.caches(4 * kib)) {
+      hand_off_ = std::make_unique<handed_over<subject>>(measured);
       if (cases.wants("handoff")) hand_off_->begin();
       cases.add(
-          in.name, "handoff", 1, subject::handoff_iterations,
+          context.name, "handoff", 1, subject::handoff_iterations,
           [this](benchmark::State& state) { hand_off_->run(state); }, subject::repetitions);
     }
-    if (!of.driver_part(of.stream(0))) return;
-    cases.add_always(in.name, "driver_part", 1, driver_part_iterations, [&of](benchmark::State& state) {
-      const stream_ref s = of.stream(0);
+    if (!measured.driver_part(measured.stream(0))) return;
+    cases.add_always(context.name, "driver_part", 1, driver_part_iterations, [&measured](benchmark::State& state) {
+      const stream_ref s = measured.stream(0);
       for (auto iteration : state) {
         static_cast<void>(iteration);
-        of.driver_part(s);
+        measured.driver_part(s);
       }
     });
   }
 
-  status add_walks(case_list& cases, const row_context& in) {
-    subject* of = nullptr;
+  status add_walks(case_list& cases, const row_context& context) {
+    subject* measured = nullptr;
     for (const int power : live_powers) {
       const std::string name = power_name("live", power);
       if (!cases.wants(name)) continue;
-      if (of == nullptr) {
-        const auto opened = open(in, 1);
+      if (measured == nullptr) {
+        const auto opened = open(context, 1);
         if (!opened) return opened.why();
-        of = *opened;
+        measured = *opened;
       }
-      if (!of->caches(4 * kib) && power > most_uncached_power) continue;
-      walks_.push_back(std::make_unique<live_blocks<subject>>(*of));
+      if (!measured->caches(4 * kib) && power > most_uncached_power) continue;
+      walks_.push_back(std::make_unique<live_blocks<subject>>(*measured));
       cases.add(
-          in.name, name, 1, of->caches(4 * kib) ? walk_iterations : uncached_iterations,
+          context.name, name, 1, measured->caches(4 * kib) ? walk_iterations : uncached_iterations,
           [over = walks_.back().get(), power](benchmark::State& state) {
             random_walk(state, *over, power_of_ten(power));
           },
@@ -127,27 +127,28 @@ class measured_subject final : public measured_row {
     return {};
   }
 
-  status add_replays(case_list& cases, const row_context& in) {
-    for (std::size_t i = 0; i < in.loops->size(); ++i) {
-      const std::string name = "replay_" + (*in.traces)[i];
+  status add_replays(case_list& cases, const row_context& context) {
+    for (std::size_t i = 0; i < context.loops->size(); ++i) {
+      const std::string name = "replay_" + (*context.traces)[i];
       if (!cases.wants(name)) continue;
-      const replay_loop& loop = (*in.loops)[i];
-      const auto opened = open(in, loop.streams);
+      const replay_loop& loop = (*context.loops)[i];
+      const auto opened = open(context, loop.streams);
       if (!opened) return opened.why();
       replays_.push_back(std::make_unique<replayed<subject>>(**opened, loop));
       cases.add(
-          in.name, name, 1, replay_iterations(loop.ops.size()),
+          context.name, name, 1, replay_iterations(loop.ops.size()),
           [of = replays_.back().get()](benchmark::State& state) { of->run(state); }, latency_long_repetitions);
     }
     return {};
   }
 
-  status add_worst(case_list& cases, const row_context& in) {
+  status add_worst(case_list& cases, const row_context& context) {
     if (!cases.wants("worst")) return {};
     worst_ = std::make_unique<worst_case<subject>>(
-        [in] { return subject::open(*in.row, in.with->setup, in.replay_device, 1); }, latency_long_repetitions);
+        [context] { return subject::open(*context.row, context.command_options->setup, context.replay_device, 1); },
+        latency_long_repetitions);
     cases.add(
-        in.name, "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); },
+        context.name, "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); },
         latency_long_repetitions);
     return {};
   }

@@ -11,7 +11,7 @@
 namespace gpumem::bench {
 namespace {
 
-round_time medians_of(const latency_row& row) { return {row.median_ns, row.double_share_ns.value_or(0)}; }
+round_time medians_of(const latency_row& row) { return {row.median_ns, row.simulated_share_ns.value_or(0)}; }
 
 /// The median of a figure over the rounds that measured all rows; without such a round, the figure of their medians.
 template <typename Figure, typename... Row>
@@ -26,13 +26,13 @@ double over_rounds(Figure figure, const Row&... rows) {
   return *middle;
 }
 
-double whole_times(const round_time& a, const round_time& b) { return a.ns / b.ns; }
+double whole_times(const round_time& numerator, const round_time& denominator) { return numerator.ns / denominator.ns; }
 
 /// Of the allocators' own code. The double's share, measured at another moment of the round, may exceed the time: then
 /// infinite, not negative.
-double own_code(const round_time& a, const round_time& b) {
-  const double of_b = b.ns - b.double_share_ns;
-  return of_b > 0 ? (a.ns - a.double_share_ns) / of_b : std::numeric_limits<double>::infinity();
+double own_code(const round_time& numerator, const round_time& denominator) {
+  const double of_b = denominator.ns - denominator.simulated_share_ns;
+  return of_b > 0 ? (numerator.ns - numerator.simulated_share_ns) / of_b : std::numeric_limits<double>::infinity();
 }
 
 class ratio_list {
@@ -49,13 +49,13 @@ class ratio_list {
       add_against_cub(gpumem, row.name, ">= 3");
     }
   }
-  [[nodiscard]] std::vector<latency_ratio> take() { return std::move(out_); }
+  [[nodiscard]] std::vector<latency_ratio> take() { return std::move(ratios_); }
 
  private:
   /// Null if it was not measured or ran out of memory.
   [[nodiscard]] const latency_row* find(std::string_view allocator, std::string_view name, unsigned threads = 1) const {
-    const auto found = std::find_if(rows_.begin(), rows_.end(), [&](const latency_row& r) {
-      return r.allocator == allocator && r.name == name && r.threads == threads && !r.oom;
+    const auto found = std::find_if(rows_.begin(), rows_.end(), [&](const latency_row& row) {
+      return row.allocator == allocator && row.name == name && row.threads == threads && !row.oom;
     });
     return found != rows_.end() ? &*found : nullptr;
   }
@@ -71,8 +71,8 @@ class ratio_list {
   void add(latency_ratio ratio) {
     if (!std::isfinite(ratio.value)) return;
     // The bounds do not apply to rows with a driver call in each pair.
-    if (find(ratio.of, "driver_part") != nullptr) ratio.bound.clear();
-    out_.push_back(std::move(ratio));
+    if (find(ratio.allocator, "driver_part") != nullptr) ratio.bound.clear();
+    ratios_.push_back(std::move(ratio));
   }
 
   void add_against_cub(const std::string& gpumem, const std::string& name, const char* bound) {
@@ -83,21 +83,21 @@ class ratio_list {
     add({.name = name + " cub/gpumem",
          .value = over_rounds(whole_times, *theirs, *ours),
          .bound = bound,
-         .of = gpumem,
-         .from = fmt::format("{} {:.1f} / {:.1f} ns", theirs->allocator, theirs->median_ns, ours->median_ns),
+         .allocator = gpumem,
+         .medians = fmt::format("{} {:.1f} / {:.1f} ns", theirs->allocator, theirs->median_ns, ours->median_ns),
          .own_code = std::isfinite(own) ? std::optional{own} : std::nullopt});
   }
   void add_scaling(const std::string& gpumem) {
-    const latency_row* const one = find(gpumem, "pair_4KiB");
+    const latency_row* const one_thread = find(gpumem, "pair_4KiB");
     const latency_row* const two = find(gpumem, "pair_4KiB", 2);
     const latency_row* const spin_one = find("floor", "spin");
     const latency_row* const spin_two = find("floor", "spin", 2);
-    if (one == nullptr || two == nullptr || spin_one == nullptr || spin_two == nullptr) return;
-    const double value = over_rounds(
-        [](const auto& a, const auto& b, const auto& c, const auto& d) { return a.ns / b.ns / (c.ns / d.ns); }, *one,
-        *two, *spin_one, *spin_two);
+    if (one_thread == nullptr || two == nullptr || spin_one == nullptr || spin_two == nullptr) return;
+    const double value = over_rounds([](const auto& lhs, const auto& rhs, const auto& base_lhs,
+                                        const auto& base_rhs) { return lhs.ns / rhs.ns / (base_lhs.ns / base_rhs.ns); },
+                                     *one_thread, *two, *spin_one, *spin_two);
     add({"pair_4KiB 2 threads, of spin's scaling", value, "", gpumem,
-         fmt::format("x {:.2f} / x {:.2f}", one->median_ns / two->median_ns,
+         fmt::format("x {:.2f} / x {:.2f}", one_thread->median_ns / two->median_ns,
                      spin_one->median_ns / spin_two->median_ns)});
   }
   void add_handoff(const std::string& gpumem) {
@@ -108,35 +108,35 @@ class ratio_list {
          fmt::format("{:.1f} / {:.1f} ns", handed->median_ns, pair->median_ns)});
   }
   const std::vector<latency_row>& rows_;
-  std::vector<latency_ratio> out_;
+  std::vector<latency_ratio> ratios_;
 };
 
 }  // namespace
 
 std::vector<std::uint32_t> operation_times::all() const {
-  std::vector<std::uint32_t> out;
-  out.reserve(ns_.size());
-  std::copy_if(ns_.begin(), ns_.end(), std::back_inserter(out), [](std::uint32_t ns) { return ns != unknown; });
-  return out;
+  std::vector<std::uint32_t> known;
+  known.reserve(ns_.size());
+  std::copy_if(ns_.begin(), ns_.end(), std::back_inserter(known), [](std::uint32_t ns) { return ns != unknown; });
+  return known;
 }
 
 std::vector<std::uint32_t> operation_times::medians() const {
   const std::size_t repetitions = std::min(begun_, ns_.size() / std::max<std::size_t>(operations_, 1));
-  std::vector<std::uint32_t> out;
-  std::vector<std::uint32_t> one(repetitions);
+  std::vector<std::uint32_t> middles;
+  std::vector<std::uint32_t> samples(repetitions);
   for (std::size_t k = 0; k < operations_ && repetitions != 0; ++k) {
-    for (std::size_t r = 0; r < repetitions; ++r) one[r] = ns_[r * operations_ + k];
-    if (std::count(one.begin(), one.end(), unknown) != 0) continue;
-    const auto middle = one.begin() + static_cast<std::ptrdiff_t>(repetitions / 2);
-    std::nth_element(one.begin(), middle, one.end());
-    out.push_back(*middle);
+    for (std::size_t r = 0; r < repetitions; ++r) samples[r] = ns_[r * operations_ + k];
+    if (std::count(samples.begin(), samples.end(), unknown) != 0) continue;
+    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(repetitions / 2);
+    std::nth_element(samples.begin(), middle, samples.end());
+    middles.push_back(*middle);
   }
-  return out;
+  return middles;
 }
 
 tail_times tail_of(const operation_times& times, std::optional<std::uint64_t> device_ops) {
-  tail_times out;
-  out.device_ops = device_ops;
+  tail_times tail;
+  tail.device_ops = device_ops;
   const auto percentile_us = [](std::vector<std::uint32_t>& ns, double share) {
     const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(ns.size()) - 1e-9));
     const auto nth = ns.begin() + static_cast<std::ptrdiff_t>(std::clamp<std::size_t>(rank, 1, ns.size()) - 1);
@@ -144,18 +144,18 @@ tail_times tail_of(const operation_times& times, std::optional<std::uint64_t> de
     return *nth * 1e-3;
   };
   std::vector<std::uint32_t> ns = times.all();
-  out.ops = ns.size();
-  if (ns.empty()) return out;
-  out.p50_us = percentile_us(ns, 0.5);
-  out.p99_us = percentile_us(ns, 0.99);
-  out.p99_9_us = percentile_us(ns, 0.999);
-  out.p99_999_us = percentile_us(ns, 0.99999);
-  out.max_us = percentile_us(ns, 1);
+  tail.ops = ns.size();
+  if (ns.empty()) return tail;
+  tail.p50_us = percentile_us(ns, 0.5);
+  tail.p99_us = percentile_us(ns, 0.99);
+  tail.p99_9_us = percentile_us(ns, 0.999);
+  tail.p99_999_us = percentile_us(ns, 0.99999);
+  tail.max_us = percentile_us(ns, 1);
   ns = times.medians();
-  if (ns.empty()) return out;
-  out.p99_999_of_medians_us = percentile_us(ns, 0.99999);
-  out.max_of_medians_us = percentile_us(ns, 1);
-  return out;
+  if (ns.empty()) return tail;
+  tail.p99_999_of_medians_us = percentile_us(ns, 0.99999);
+  tail.max_of_medians_us = percentile_us(ns, 1);
+  return tail;
 }
 
 namespace {
@@ -177,19 +177,19 @@ std::vector<latency_ratio> latency_ratios(const std::vector<latency_row>& rows) 
   std::vector<latency_row> least = rows;
   for (latency_row& row : least) {
     row.median_ns = row.least_ns;
-    row.double_share_ns = row.least_share_ns;
+    row.simulated_share_ns = row.least_share_ns;
     row.rounds.clear();
     row.tail.reset();  // it covers all repetitions, so least times have none
   }
   const std::vector<latency_ratio> of_least = ratios_of(least);
-  std::vector<latency_ratio> out = ratios_of(rows);
-  for (latency_ratio& each : out) {
-    const auto same = std::find_if(of_least.begin(), of_least.end(), [&each](const latency_ratio& other) {
-      return other.name == each.name && other.of == each.of;
+  std::vector<latency_ratio> ratios = ratios_of(rows);
+  for (latency_ratio& each : ratios) {
+    const auto same = std::find_if(of_least.begin(), of_least.end(), [&each](const latency_ratio& candidate) {
+      return candidate.name == each.name && candidate.allocator == each.allocator;
     });
     if (same != of_least.end()) each.of_least = same->value;
   }
-  return out;
+  return ratios;
 }
 
 }  // namespace gpumem::bench

@@ -17,8 +17,8 @@ namespace gpumem::bench {
 template <typename subject>
 class replayed {
  public:
-  replayed(subject& of, const replay_loop& loop) : of_{&of}, loop_{&loop}, blocks_(loop.slots) {
-    for (std::size_t i = 0; i < loop.streams; ++i) streams_.push_back(of.stream(i));
+  replayed(subject& measured, const replay_loop& loop) : subject_{&measured}, loop_{&loop}, blocks_(loop.slots) {
+    for (std::size_t i = 0; i < loop.streams; ++i) streams_.push_back(measured.stream(i));
   }
   /// An iteration is a pass. The very first pass takes memory from the device and is not measured.
   void run(benchmark::State& state) {
@@ -46,13 +46,13 @@ class replayed {
     bool enough = true;
     void** const blocks = blocks_.data();
     const stream_ref* const streams = streams_.data();
-    subject& of = *of_;
+    subject& measured = *subject_;
     for (const loop_op& op : loop_->ops) {
       void*& p = blocks[op.slot];
       if (op.frees) {
-        of.release(p, streams[op.stream]);
+        measured.release(p, streams[op.stream]);
       } else {
-        p = of.allocate(op.bytes, streams[op.stream]);
+        p = measured.allocate(op.bytes, streams[op.stream]);
         if (p == nullptr) [[unlikely]]
           enough = false;
       }
@@ -60,10 +60,10 @@ class replayed {
     return enough;
   }
   void free_rest() {
-    for (const loop_op& op : loop_->live_at_end) of_->release(blocks_[op.slot], streams_[op.stream]);
+    for (const loop_op& op : loop_->live_at_end) subject_->release(blocks_[op.slot], streams_[op.stream]);
   }
 
-  subject* of_;
+  subject* subject_;
   const replay_loop* loop_;
   std::vector<void*> blocks_;
   std::vector<stream_ref> streams_;

@@ -26,17 +26,17 @@ class gpumem_subject {
                                                       cuda_replay_device* replay_device, std::size_t streams);
 
   /// Uses the calls that programs use. Null on failure.
-  void* allocate(std::size_t bytes, stream_ref s) {
+  void* allocate(std::size_t bytes, stream_ref stream) {
     try {
-      return over_->allocate(bytes, s);
+      return memory_->allocate(bytes, stream);
     } catch (const std::exception&) {
       return nullptr;
     }
   }
   /// Frees in the order of the block's own stream.
-  void release(void* p, stream_ref /*own*/) { over_->deallocate(p); }
+  void release(void* block, stream_ref /*own*/) { memory_->deallocate(block); }
   /// The stream of the i-th thread.
-  [[nodiscard]] stream_ref stream(std::size_t i) const { return streams_[i % streams_.size()]; }
+  [[nodiscard]] stream_ref stream(std::size_t index) const { return streams_[index % streams_.size()]; }
   /// Call first on every thread except the one that opened the subject.
   void enter_thread() {}
   /// Pairs in a repetition, about a millisecond.
@@ -50,7 +50,7 @@ class gpumem_subject {
   [[nodiscard]] static bool caches_every_size() { return true; }
 
   /// Makes the device calls that are part of each cached pair (asking for the stream's id). False if there are none.
-  bool driver_part(stream_ref s);
+  bool driver_part(stream_ref stream);
   /// Device calls so far, without those that are part of every pair.
   static constexpr bool counts_device_calls = true;
   /// Each repetition of `worst` opens a new subject.
@@ -58,9 +58,9 @@ class gpumem_subject {
   [[nodiscard]] std::uint64_t device_calls() const;
 
  private:
-  std::unique_ptr<device> on_;
+  std::unique_ptr<device> device_;
   sim_device* sim_ = nullptr;
-  std::unique_ptr<allocator> over_;
+  std::unique_ptr<allocator> memory_;
   std::vector<stream_ref> streams_;
   std::optional<unsigned> asks_a_pair_;
 };
@@ -70,17 +70,17 @@ class baseline_subject {
  public:
   static result<std::unique_ptr<baseline_subject>> open(const policy_row& row, const replay_setup& setup,
                                                         cuda_replay_device* replay_device, std::size_t streams);
-  baseline_subject(cuda_replay_device& replay_device, gpumem_baseline* under, std::string kind, std::size_t streams);
-  ~baseline_subject() { api_.close(under_); }
+  baseline_subject(cuda_replay_device& replay_device, gpumem_baseline* baseline, std::string kind, std::size_t streams);
+  ~baseline_subject() { api_.close(baseline_); }
   baseline_subject(const baseline_subject&) = delete;
   baseline_subject& operator=(const baseline_subject&) = delete;
 
-  void* allocate(std::size_t bytes, stream_ref s) {
+  void* allocate(std::size_t bytes, stream_ref stream) {
     void* p = nullptr;
-    return api_.allocate(under_, &p, bytes, s.handle) == 0 ? p : nullptr;
+    return api_.allocate(baseline_, &p, bytes, stream.handle) == 0 ? p : nullptr;
   }
-  void release(void* p, stream_ref own) { api_.release(under_, p, own.handle); }
-  [[nodiscard]] stream_ref stream(std::size_t i) const { return streams_[i % streams_.size()]; }
+  void release(void* block, stream_ref own) { api_.release(baseline_, block, own.handle); }
+  [[nodiscard]] stream_ref stream(std::size_t index) const { return streams_[index % streams_.size()]; }
   void enter_thread() { api_.set_device(ordinal_); }
   static constexpr std::size_t pair_iterations = 8000;
   static constexpr int repetitions = latency_long_repetitions;
@@ -91,13 +91,13 @@ class baseline_subject {
   /// Uncached sizes go to the device in a replay, which `latency` does not time.
   [[nodiscard]] bool caches_every_size() const { return caches(SIZE_MAX); }
 
-  bool driver_part(stream_ref s) { return api_.runtime_calls_of_a_pair(under_, s.handle) == 0; }
+  bool driver_part(stream_ref stream) { return api_.runtime_calls_of_a_pair(baseline_, stream.handle) == 0; }
   static constexpr bool counts_device_calls = false;
   static constexpr bool opened_anew = false;  // closing it returns its memory by driver calls, which takes seconds
 
  private:
   const gpumem_baseline_api& api_;
-  gpumem_baseline* under_;
+  gpumem_baseline* baseline_;
   std::string kind_;
   int ordinal_;
   std::vector<stream_ref> streams_;
@@ -107,8 +107,8 @@ class baseline_subject {
 class empty_subject {
  public:
   [[gnu::noinline]] void* allocate(std::size_t bytes, stream_ref /*s*/) { return reinterpret_cast<void*>(bytes | 1); }
-  [[gnu::noinline]] void release(void* p, stream_ref /*own*/) {
-    asm volatile("" : : "r"(p));  // keeps the compiler from removing the call
+  [[gnu::noinline]] void release(void* block, stream_ref /*own*/) {
+    asm volatile("" : : "r"(block));  // keeps the compiler from removing the call
   }
   [[nodiscard]] static stream_ref stream(std::size_t /*i*/) { return {}; }
   void enter_thread() {}

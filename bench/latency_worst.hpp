@@ -34,22 +34,22 @@ class worst_case {
   worst_case(opener opens, std::size_t repetitions) : opens_{std::move(opens)}, times_{2 * worst_pairs, repetitions} {}
 
   void run(benchmark::State& state) {
-    if (subject::opened_anew || of_ == nullptr) {
-      of_.reset();
+    if (subject::opened_anew || subject_ == nullptr) {
+      subject_.reset();
       result<std::unique_ptr<subject>> opened = opens_();
       if (!opened) {
         state.SkipWithError(opened.why().message().c_str());
         return;
       }
-      of_ = *std::move(opened);
+      subject_ = *std::move(opened);
     }
-    live_blocks<subject> blocks{*of_};
+    live_blocks<subject> blocks{*subject_};
     if (!blocks.fill(worst_live, worst_sizes)) {
       state.SkipWithError("out of memory");
       return;
     }
-    const stream_ref s = of_->stream(0);
-    if constexpr (subject::counts_device_calls) calls_ = of_->device_calls();
+    const stream_ref s = subject_->stream(0);
+    if constexpr (subject::counts_device_calls) calls_ = subject_->device_calls();
     times_.begin_repetition();
     const std::uint64_t preempted = preemptions();
     for (auto iteration : state) {
@@ -57,8 +57,8 @@ class worst_case {
       const std::uint64_t number = blocks.random.next();
       void*& p = blocks.data()[cheap_random::below(number, worst_live)];
       const std::size_t bytes = cheap_random::bytes(number, worst_sizes);
-      timed([&] { of_->release(p, s); });
-      timed([&] { p = of_->allocate(bytes, s); });
+      timed([&] { subject_->release(p, s); });
+      timed([&] { p = subject_->allocate(bytes, s); });
       if (p == nullptr) {
         state.SkipWithError("out of memory");
         break;
@@ -68,9 +68,9 @@ class worst_case {
   }
   /// Call after the last repetition.
   [[nodiscard]] tail_times tail() {
-    tail_times out = tail_of(times_, subject::counts_device_calls ? std::optional{device_ops_} : std::nullopt);
-    out.preemptions = preempted_;
-    return out;
+    tail_times times = tail_of(times_, subject::counts_device_calls ? std::optional{device_ops_} : std::nullopt);
+    times.preemptions = preempted_;
+    return times;
   }
 
  private:
@@ -86,7 +86,7 @@ class worst_case {
     operation();
     const clock::time_point end = clock::now();
     if constexpr (subject::counts_device_calls) {
-      const std::uint64_t calls = of_->device_calls();
+      const std::uint64_t calls = subject_->device_calls();
       if (calls != std::exchange(calls_, calls)) {
         ++device_ops_;
         times_.add_unknown();
@@ -97,7 +97,7 @@ class worst_case {
   }
 
   opener opens_;
-  std::unique_ptr<subject> of_;
+  std::unique_ptr<subject> subject_;
   operation_times times_;
   std::uint64_t calls_ = 0;
   std::uint64_t device_ops_ = 0;

@@ -43,99 +43,102 @@ int complain(const status& why, int exit_status) {
   return exit_status;
 }
 
-status in_row(const status& why, const trace& of, const policy_row& row) {
-  return {why.code(), fmt::format("{} under {}: {}", of.name, row.text, why.message())};
+status in_row(const status& why, const trace& recorded, const policy_row& row) {
+  return {why.code(), fmt::format("{} under {}: {}", recorded.name, row.text, why.message())};
 }
 
 /// All rows of the first trace, then of the next.
 template <typename row_result>
 std::vector<row_result> empty_results(const inputs& all) {
-  std::vector<row_result> out;
+  std::vector<row_result> results;
   for (std::size_t t = 0; t < all.traces.size(); ++t) {
     for (const policy_row& row : all.rows_of[t]) {
-      row_result& each = out.emplace_back();
+      row_result& each = results.emplace_back();
       each.recorded = &all.traces[t];
       each.row = &row;
     }
   }
-  return out;
+  return results;
 }
 
 /// For a row that takes everything, the row of its `fit` search, without the limit.
 std::optional<policy_row> unlimited_fit_row(const policy_row& row) {
   if (!row.takes_everything) return std::nullopt;
   policy_row unlimited = row;
-  unlimited.with.limit = {};
-  auto out = fit_row(unlimited);
-  return out ? std::optional{*out} : std::nullopt;
+  unlimited.config.limit = {};
+  auto fitted = fit_row(unlimited);
+  return fitted ? std::optional{*fitted} : std::nullopt;
 }
 
 /// A baseline's failure goes into its row; a policy's failure ends the comparison.
 template <typename row_result>
-bool ok_or_row_error(row_result& of, const status& why) {
-  if (why.ok() || of.row->baseline.empty()) return why.ok();
-  of.failed = why.message();
+bool ok_or_row_error(row_result& target, const status& why) {
+  if (why.ok() || target.row->baseline.empty()) return why.ok();
+  target.failed = why.message();
   return true;
 }
 
 /// With peers among the rows, times each row in the tight loop as well.
-status measure_times(compare_result& of, const replay_setup& setup, bool loop) {
-  if (!of.row->peer.empty()) {
-    const auto times = peers::measure_times(*of.recorded, *of.row, setup);
+status measure_times(compare_result& target, const replay_setup& setup, bool loop) {
+  if (!target.row->peer.empty()) {
+    const auto times = peers::measure_times(*target.recorded, *target.row, setup);
     if (!times) return times.why();
-    of.figures.host_ns_per_op = times->host_ns_per_op;
-    of.figures.loop_ns_per_op = times->loop_ns_per_op;
+    target.figures.host_ns_per_op = times->host_ns_per_op;
+    target.figures.loop_ns_per_op = times->loop_ns_per_op;
     return {};
   }
-  const auto ns = measure_time(*of.recorded, *of.row, setup);
+  const auto ns = measure_time(*target.recorded, *target.row, setup);
   if (!ns) return ns.why();
-  of.figures.host_ns_per_op = *ns;
+  target.figures.host_ns_per_op = *ns;
   if (!loop) return {};
-  const auto loop_ns = measure_loop(*of.recorded, *of.row, setup);
+  const auto loop_ns = measure_loop(*target.recorded, *target.row, setup);
   if (!loop_ns) return loop_ns.why();
-  of.figures.loop_ns_per_op = *loop_ns;
+  target.figures.loop_ns_per_op = *loop_ns;
   return {};
 }
 
 /// Runs the searches and checked passes in parallel, long searches first; then the timed passes, one at a time.
-result<std::vector<compare_result>> compare(const inputs& all, const options& with) {
+result<std::vector<compare_result>> compare(const inputs& all, const options& options) {
   auto results = empty_results<compare_result>(all);
   std::vector<std::pair<compare_result*, policy_row>> searches;
   for (compare_result& each : results) {
-    if (with.setup.cuda)
+    if (options.setup.cuda)
       break;  // the search runs on the simulated device; next to figures of a GPU it would look measured
     if (auto row = unlimited_fit_row(*each.row)) searches.emplace_back(&each, *row);
   }
-  const bool has_peers = std::any_of(all.rows.begin(), all.rows.end(), [](const auto& r) { return !r.peer.empty(); });
-  const bool over_time = with.over_time || !with.html_path.empty();
+  const bool has_peers =
+      std::any_of(all.rows.begin(), all.rows.end(), [](const auto& candidate) { return !candidate.peer.empty(); });
+  const bool over_time = options.over_time || !options.html_path.empty();
   const std::size_t histories = over_time ? results.size() : 0;
-  progress bar{searches.size() + histories + 2 * results.size(), with.quiet};
-  const auto replay = [&](std::size_t i) -> status {
-    const bool search = i < searches.size();
-    const bool remember = !search && i - searches.size() < histories;
-    compare_result& into = search ? *searches[i].first : results[i - searches.size() - (remember ? 0 : histories)];
+  progress bar{searches.size() + histories + 2 * results.size(), options.quiet};
+  const auto replay = [&](std::size_t index) -> status {
+    const bool search = index < searches.size();
+    const bool remember = !search && index - searches.size() < histories;
+    compare_result& target =
+        search ? *searches[index].first : results[index - searches.size() - (remember ? 0 : histories)];
     status why;
     if (remember) {
-      auto got = measure_history(*into.recorded, *into.row, with.setup);
+      auto got = measure_history(*target.recorded, *target.row, options.setup);
       why = got.why();
-      if (got) into.over_time = *std::move(got);
+      if (got) target.over_time = *std::move(got);
     } else if (search) {
-      auto found = measure_fit(*into.recorded, searches[i].second, with.setup);
-      if (found) into.fit = *found;
+      auto found = measure_fit(*target.recorded, searches[index].second, options.setup);
+      if (found) target.fit = *found;
       why = found.why();
     } else {
-      auto measured = into.row->peer.empty() ? measure_checked(*into.recorded, *into.row, with.setup)
-                                             : peers::measure_checked(*into.recorded, *into.row, with.setup);
-      if (measured) into.figures = *measured;
+      auto measured = target.row->peer.empty() ? measure_checked(*target.recorded, *target.row, options.setup)
+                                               : peers::measure_checked(*target.recorded, *target.row, options.setup);
+      if (measured) target.figures = *measured;
       why = measured.why();
     }
-    bar.step(into.recorded->name + " " + into.row->text);
-    return ok_or_row_error(into, why) ? status{} : in_row(why, *into.recorded, *into.row);
+    bar.step(target.recorded->name + " " + target.row->text);
+    return ok_or_row_error(target, why) ? status{} : in_row(why, *target.recorded, *target.row);
   };
-  if (status went = run_parallel(searches.size() + histories + results.size(), with.jobs, replay); !went) return went;
+  if (status went = run_parallel(searches.size() + histories + results.size(), options.jobs, replay); !went)
+    return went;
   for (compare_result& each : results) {
     if (each.failed.empty()) {
-      const status timed = measure_times(each, with.setup, has_peers);
+      const status timed = measure_times(each, options.setup, has_peers);
       if (!ok_or_row_error(each, timed)) return in_row(timed, *each.recorded, *each.row);
     }
     bar.step(each.recorded->name + " " + each.row->text);
@@ -143,28 +146,29 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& wi
   return results;
 }
 
-result<std::vector<fit_result>> fit(const inputs& all, const options& with) {
+result<std::vector<fit_result>> fit(const inputs& all, const options& options) {
   auto results = empty_results<fit_result>(all);
-  progress bar{results.size(), with.quiet};
+  progress bar{results.size(), options.quiet};
   set_log_sink([](std::string_view) {});  // the search makes policies run short of memory on purpose
-  const auto search = [&](std::size_t i) -> status {
-    fit_result& into = results[i];
-    const auto found = into.row->peer.empty() ? measure_fit(*into.recorded, *into.row, with.setup)
-                                              : peers::measure_fit(*into.recorded, *into.row, with.setup);
-    if (!ok_or_row_error(into, found.why())) return in_row(found.why(), *into.recorded, *into.row);
-    if (found) into.figures = *found;
-    bar.step(into.recorded->name + " " + into.row->text);
+  const auto search = [&](std::size_t index) -> status {
+    fit_result& target = results[index];
+    const auto found = target.row->peer.empty() ? measure_fit(*target.recorded, *target.row, options.setup)
+                                                : peers::measure_fit(*target.recorded, *target.row, options.setup);
+    if (!ok_or_row_error(target, found.why())) return in_row(found.why(), *target.recorded, *target.row);
+    if (found) target.figures = *found;
+    bar.step(target.recorded->name + " " + target.row->text);
     return {};
   };
-  if (status went = run_parallel(results.size(), with.jobs, search); !went) return went;
+  if (status went = run_parallel(results.size(), options.jobs, search); !went) return went;
   return results;
 }
 
 result<std::string> text_of_file(const std::string& path) {
-  std::ifstream in{path, std::ios::binary};
+  std::ifstream file{path, std::ios::binary};
   std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return status{errc::invalid_argument, fmt::format("--note {}: expected a text file", printable(path, 4096))};
+  text << file.rdbuf();
+  if (!file)
+    return status{errc::invalid_argument, fmt::format("--note {}: expected a text file", printable(path, 4096))};
   return std::move(text).str();
 }
 
@@ -176,45 +180,47 @@ struct report {
   std::uint64_t hazards = 0;
 };
 
-result<report> make_report(const inputs& all, const options& with) {
-  if (with.what == command::latency) {
-    const auto figures = measure_latency(all.rows, all.traces, with);
+result<report> make_report(const inputs& all, const options& options) {
+  if (options.subcommand == command::latency) {
+    const auto figures = measure_latency(all.rows, all.traces, options);
     if (!figures) return figures.why();
-    return report{latency_table(*figures, with.setup), latency_json(*figures, with.setup), "", ""};
+    return report{latency_table(*figures, options.setup), latency_json(*figures, options.setup), "", ""};
   }
-  if (with.what == command::costs) {
-    const auto figures = measure_costs_of(with.setup);
+  if (options.subcommand == command::costs) {
+    const auto figures = measure_costs_of(options.setup);
     if (!figures) return figures.why();
-    return report{costs_table(*figures, with.setup), costs_json(*figures, with.setup), "", ""};
+    return report{costs_table(*figures, options.setup), costs_json(*figures, options.setup), "", ""};
   }
-  if (with.what == command::claims) {
-    const auto figures = run_claims(with);
+  if (options.subcommand == command::claims) {
+    const auto figures = run_claims(options);
     if (!figures) return figures.why();
-    return report{figures->table, figures->json, "", with.html_path.empty() ? "" : make_page(figures->page_data)};
+    return report{figures->table, figures->json, "", options.html_path.empty() ? "" : make_page(figures->page_data)};
   }
-  if (with.what == command::fit) {
-    const auto results = fit(all, with);
+  if (options.subcommand == command::fit) {
+    const auto results = fit(all, options);
     if (!results) return results.why();
-    return report{fit_table(*results, with.setup), fit_json(*results, with.setup), fit_csv(*results), ""};
+    return report{fit_table(*results, options.setup), fit_json(*results, options.setup), fit_csv(*results), ""};
   }
   std::string note;
-  if (!with.note_path.empty()) {
-    auto read = text_of_file(with.note_path);
+  if (!options.note_path.empty()) {
+    auto read = text_of_file(options.note_path);
     if (!read) return read.why();
     note = *std::move(read);
   }
-  const auto results = compare(all, with);
+  const auto results = compare(all, options);
   if (!results) return results.why();
-  report out{
-      compare_table(*results, with.setup), compare_json(*results, with.setup), compare_csv(*results, with.setup), {}};
-  if (!with.html_path.empty()) out.html = make_page(compare_page_data(*results, with.setup, note));
-  for (const compare_result& each : *results) out.hazards += each.figures.hazards.value_or(0);
-  return out;
+  report texts{compare_table(*results, options.setup),
+               compare_json(*results, options.setup),
+               compare_csv(*results, options.setup),
+               {}};
+  if (!options.html_path.empty()) texts.html = make_page(compare_page_data(*results, options.setup, note));
+  for (const compare_result& each : *results) texts.hazards += each.figures.hazards.value_or(0);
+  return texts;
 }
 
 /// The requested output files, checked before anything is measured.
 struct outputs {
-  explicit outputs(const options& with) : json{with.json_path}, csv{with.csv_path}, html{with.html_path} {}
+  explicit outputs(const options& options) : json{options.json_path}, csv{options.csv_path}, html{options.html_path} {}
   output_file json;
   output_file csv;
   output_file html;
@@ -247,18 +253,18 @@ int run(int argc, const char* const* argv) {
   if (argc > 1 && argv[1] == std::string_view{"peer"}) return peers::peer_main({argv + 2, argv + argc});
   if (argc > 1 && argv[1] == std::string_view{"generate"}) return generate_main({argv + 2, argv + argc});
   if (argc > 1 && sweep::is_sweep_command(argv[1])) return sweep::sweep_main({argv + 1, argv + argc});
-  options with;
-  const auto text = parse_command_line(argc, argv, with);
+  options options;
+  const auto text = parse_command_line(argc, argv, options);
   if (!text) return complain(text.why(), bad_input);
   if (*text) {
     const status printed = print_out(**text);
     return printed.ok() ? 0 : complain(printed, bad_input);
   }
-  const auto all = gather_inputs(with);
+  const auto all = gather_inputs(options);
   if (!all) return complain(all.why(), bad_input);
-  outputs files{with};
+  outputs files{options};
   if (status writable = files.try_out(); !writable) return complain(writable, bad_input);
-  const auto made = make_report(*all, with);
+  const auto made = make_report(*all, options);
   if (!made) return complain(made.why(), made.code() == errc::bad_setting ? bad_input : defect);
   if (status written = files.write(*made); !written) return complain(written, bad_input);
   if (made->hazards != 0) {

@@ -41,12 +41,12 @@ struct replay_setup {
 
 /// An allocator and the device under it. The allocator is destroyed first.
 struct rig {
-  std::unique_ptr<sim_device> on;
-  std::unique_ptr<allocator> over;
+  std::unique_ptr<sim_device> gpu;
+  std::unique_ptr<allocator> memory;
 };
-result<rig> open_rig(const sim_config& device, const settings& with);
+result<rig> open_rig(const sim_config& device, const settings& config);
 
-replay_plan plan_for(const trace& t, const policy_row& row, const replay_setup& setup);
+replay_plan plan_for(const trace& recorded, const policy_row& row, const replay_setup& setup);
 
 /// Pages mapped for the first time, and pages remapped to another address.
 struct page_figures {
@@ -71,17 +71,17 @@ struct compare_figures {
 status try_on_cuda(const policy_row& row, const replay_setup& setup);
 
 /// Runs the checked pass, which gives every figure except `host_ns_per_op`.
-result<compare_figures> measure_checked(const trace& t, const policy_row& row, const replay_setup& setup);
+result<compare_figures> measure_checked(const trace& recorded, const policy_row& row, const replay_setup& setup);
 /// One timed pass: nanoseconds an operation.
-result<std::optional<double>> measure_pass(const trace& t, const policy_row& row, const replay_setup& setup);
+result<std::optional<double>> measure_pass(const trace& recorded, const policy_row& row, const replay_setup& setup);
 result<std::optional<double>> median_of_three(const std::function<result<std::optional<double>>()>& pass);
 /// The median of three timed passes: nanoseconds an operation.
-result<std::optional<double>> measure_time(const trace& t, const policy_row& row, const replay_setup& setup);
+result<std::optional<double>> measure_time(const trace& recorded, const policy_row& row, const replay_setup& setup);
 
 /// Memory over time, always on the simulated device; empty for a baseline.
-result<std::optional<history>> measure_history(const trace& t, const policy_row& row, const replay_setup& setup);
+result<std::optional<history>> measure_history(const trace& recorded, const policy_row& row, const replay_setup& setup);
 /// Memory over time of a policy on the setup's card.
-result<history> measure_history_on_cuda(const trace& t, const policy_row& row, const replay_setup& setup);
+result<history> measure_history_on_cuda(const trace& recorded, const policy_row& row, const replay_setup& setup);
 
 /// Where a replay first runs out of memory on a device of this capacity.
 struct first_failure {
@@ -101,7 +101,7 @@ struct fit_figures {
 
 /// The capacity of step `k`, 0 to `fit_steps`: each step adds a quarter of a percent of peak live.
 inline constexpr unsigned fit_steps = 200;
-std::uint64_t fit_capacity(std::uint64_t peak_live_bytes, unsigned k) noexcept;
+std::uint64_t fit_capacity(std::uint64_t peak_live_bytes, unsigned steps) noexcept;
 /// A device of that capacity: segments of any multiple of 512, no reserve, no referee.
 sim_config fit_device(const replay_setup& setup, std::uint64_t capacity_bytes);
 /// The row as `fit` runs it. `bad_setting` for a limit or pools in bytes, since the capacity is unknown.
@@ -113,10 +113,10 @@ using first_failure_at = std::function<result<std::optional<std::uint64_t>>(std:
 /// The search of `fit` with any trial.
 result<fit_figures> search_fit(std::uint64_t peak_live_bytes, const first_failure_at& trial);
 /// Tries a baseline over the driver double.
-result<std::optional<std::uint64_t>> try_baseline_in(const trace& t, const policy_row& row, const replay_setup& setup,
-                                                     std::uint64_t capacity_bytes);
+result<std::optional<std::uint64_t>> try_baseline_in(const trace& recorded, const policy_row& row,
+                                                     const replay_setup& setup, std::uint64_t capacity_bytes);
 
 /// The smallest capacity above which every one tried, up to 1.5 times peak live, suffices. Requires a row of `fit_row`.
-result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup);
+result<fit_figures> measure_fit(const trace& recorded, const policy_row& row, const replay_setup& setup);
 
 }  // namespace gpumem::bench

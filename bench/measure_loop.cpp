@@ -15,44 +15,44 @@ constexpr std::size_t least_ops = 2'000'000;  ///< timed at least; short traces 
 constexpr int timed_pairs = 20'000;
 
 double now_ns() {
-  std::timespec now{};
-  (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
+  std::timespec time{};
+  (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
 }
 
 struct gpumem_calls {
-  allocator& over;
-  void* allocate(std::size_t bytes, stream_ref s) const {
+  allocator& memory;
+  void* allocate(std::size_t bytes, stream_ref stream) const {
     try {
-      return over.allocate(bytes, s);
+      return memory.allocate(bytes, stream);
     } catch (const std::exception&) {
       return nullptr;
     }
   }
-  void release(void* p, stream_ref /*own*/) const { over.deallocate(p); }
+  void release(void* block, stream_ref /*own*/) const { memory.deallocate(block); }
 };
 
 struct baseline_calls {
   const gpumem_baseline_api& api;
-  gpumem_baseline* under;
-  void* allocate(std::size_t bytes, stream_ref s) const {
+  gpumem_baseline* baseline;
+  void* allocate(std::size_t bytes, stream_ref stream) const {
     void* p = nullptr;
-    return api.allocate(under, &p, bytes, s.handle) == 0 ? p : nullptr;
+    return api.allocate(baseline, &p, bytes, stream.handle) == 0 ? p : nullptr;
   }
-  void release(void* p, stream_ref own) const { api.release(under, p, own.handle); }
+  void release(void* block, stream_ref own) const { api.release(baseline, block, own.handle); }
 };
 
 /// Stops at the first failed allocation and returns false.
 template <typename calls>
-bool pass(const calls& of, const replay_loop& loop, std::vector<void*>& blocks,
+bool pass(const calls& allocator_calls, const replay_loop& loop, std::vector<void*>& blocks,
           const std::vector<stream_ref>& streams) {
   for (const loop_op& op : loop.ops) {
     void*& p = blocks[op.slot];
     if (op.frees) {
-      of.release(p, streams[op.stream]);
+      allocator_calls.release(p, streams[op.stream]);
       p = nullptr;
     } else {
-      p = of.allocate(op.bytes, streams[op.stream]);
+      p = allocator_calls.allocate(op.bytes, streams[op.stream]);
       if (p == nullptr) [[unlikely]]
         return false;
     }
@@ -62,17 +62,18 @@ bool pass(const calls& of, const replay_loop& loop, std::vector<void*>& blocks,
 
 /// The time of the fastest pass.
 template <typename calls>
-std::optional<double> pass_ns(const calls& of, const replay_loop& loop, const std::vector<stream_ref>& streams) {
+std::optional<double> pass_ns(const calls& allocator_calls, const replay_loop& loop,
+                              const std::vector<stream_ref>& streams) {
   std::vector<void*> blocks(loop.slots);
   std::optional<double> best;
   bool enough = true;
   const std::size_t passes = std::max<std::size_t>(least_passes, least_ops / loop.ops.size());
   for (std::size_t k = 0; k <= passes && enough; ++k) {
     const double begin = now_ns();
-    enough = pass(of, loop, blocks, streams);
+    enough = pass(allocator_calls, loop, blocks, streams);
     const double ns = now_ns() - begin;
     for (const loop_op& op : loop.live_at_end) {
-      if (void*& p = blocks[op.slot]; p != nullptr) of.release(p, streams[op.stream]), p = nullptr;
+      if (void*& p = blocks[op.slot]; p != nullptr) allocator_calls.release(p, streams[op.stream]), p = nullptr;
     }
     if (k > 0) best = std::min(best.value_or(ns), ns);
   }
@@ -80,53 +81,54 @@ std::optional<double> pass_ns(const calls& of, const replay_loop& loop, const st
 }
 
 template <typename ground>
-std::vector<stream_ref> streams_of(const trace& t, ground& on) {
-  std::vector<stream_ref> out;
-  for (const std::uint64_t recorded : t.streams) out.push_back(recorded == 0 ? stream_ref{} : on.create_stream());
-  return out;
+std::vector<stream_ref> streams_of(const trace& source, ground& device) {
+  std::vector<stream_ref> streams;
+  for (const std::uint64_t recorded : source.streams)
+    streams.push_back(recorded == 0 ? stream_ref{} : device.create_stream());
+  return streams;
 }
 
 /// The time of the double's calls in one pair.
-double runtime_ns_of_a_pair(const gpumem_baseline_api& api, gpumem_baseline* under, stream_ref s) {
+double runtime_ns_of_a_pair(const gpumem_baseline_api& api, gpumem_baseline* baseline, stream_ref stream) {
   double best = 0;
   for (int k = 0; k < 3; ++k) {
     const double begin = now_ns();
-    for (int i = 0; i < timed_pairs; ++i) api.runtime_calls_of_a_pair(under, s.handle);
+    for (int i = 0; i < timed_pairs; ++i) api.runtime_calls_of_a_pair(baseline, stream.handle);
     const double ns = (now_ns() - begin) / timed_pairs;
     best = k == 0 ? ns : std::min(best, ns);
   }
   return best;
 }
 
-result<std::optional<double>> baseline_loop(const trace& t, const policy_row& row, const replay_setup& setup) {
+result<std::optional<double>> baseline_loop(const trace& recorded, const policy_row& row, const replay_setup& setup) {
   auto replay_device = cuda_replay_device::open(
       {.bytes = setup.device.capacity_bytes, .referee = false, .plug_in = row.plug_in, .works = false});
   if (!replay_device) return replay_device.why();
   const gpumem_baseline_api& api = (*replay_device)->api();
-  gpumem_baseline* const under = api.open(row.baseline.c_str(), (*replay_device)->ordinal());
-  if (under == nullptr) return status{errc::device_error, "baseline " + row.baseline + " cannot be opened"};
-  const replay_loop loop = loop_of(t);
-  const std::vector<stream_ref> streams = streams_of(t, **replay_device);
+  gpumem_baseline* const baseline = api.open(row.baseline.c_str(), (*replay_device)->ordinal());
+  if (baseline == nullptr) return status{errc::device_error, "baseline " + row.baseline + " cannot be opened"};
+  const replay_loop loop = loop_of(recorded);
+  const std::vector<stream_ref> streams = streams_of(recorded, **replay_device);
   std::optional<double> ns;
-  if (api.runtime_calls_of_a_pair(under, streams.front().handle) == 0) {
-    ns = pass_ns(baseline_calls{api, under}, loop, streams);
-    if (ns) *ns -= static_cast<double>(loop.frees) * runtime_ns_of_a_pair(api, under, streams.front());
+  if (api.runtime_calls_of_a_pair(baseline, streams.front().handle) == 0) {
+    ns = pass_ns(baseline_calls{api, baseline}, loop, streams);
+    if (ns) *ns -= static_cast<double>(loop.frees) * runtime_ns_of_a_pair(api, baseline, streams.front());
   }
-  api.close(under);
+  api.close(baseline);
   if (ns) *ns /= static_cast<double>(loop.ops.size());
   return ns;
 }
 
 }  // namespace
 
-result<std::optional<double>> measure_loop(const trace& t, const policy_row& row, const replay_setup& setup) {
-  if (!row.baseline.empty()) return baseline_loop(t, row, setup);
+result<std::optional<double>> measure_loop(const trace& recorded, const policy_row& row, const replay_setup& setup) {
+  if (!row.baseline.empty()) return baseline_loop(recorded, row, setup);
   sim_config device_config = setup.device;
   device_config.referee = false;
-  auto under_test = open_rig(device_config, row.with);
+  auto under_test = open_rig(device_config, row.config);
   if (!under_test) return under_test.why();
-  const replay_loop loop = loop_of(t);
-  auto ns = pass_ns(gpumem_calls{*under_test->over}, loop, streams_of(t, *under_test->on));
+  const replay_loop loop = loop_of(recorded);
+  auto ns = pass_ns(gpumem_calls{*under_test->memory}, loop, streams_of(recorded, *under_test->gpu));
   if (ns) *ns /= static_cast<double>(loop.ops.size());
   return ns;
 }

@@ -13,6 +13,6 @@
 namespace gpumem::bench {
 
 /// Nanoseconds of thread CPU time an operation. Empty if memory runs out or the baseline caches nothing.
-result<std::optional<double>> measure_loop(const trace& t, const policy_row& row, const replay_setup& setup);
+result<std::optional<double>> measure_loop(const trace& recorded, const policy_row& row, const replay_setup& setup);
 
 }  // namespace gpumem::bench

@@ -3,7 +3,7 @@
 namespace gpumem::bench {
 
 result<address> logged_device::do_alloc(std::uint64_t bytes) {
-  auto got = under_.alloc(bytes);
+  auto got = target_.alloc(bytes);
   if (got) {
     segments_.emplace(*got, bytes);
     log_.add(memory_change::taken, *got, bytes);
@@ -12,7 +12,7 @@ result<address> logged_device::do_alloc(std::uint64_t bytes) {
 }
 
 status logged_device::do_free(address segment) {
-  status went = under_.free(segment);
+  status went = target_.free(segment);
   if (const auto found = segments_.find(segment); went.ok() && found != segments_.end()) {
     log_.add(memory_change::given_back, segment, found->second);
     segments_.erase(found);
@@ -20,15 +20,15 @@ status logged_device::do_free(address segment) {
   return went;
 }
 
-status logged_device::do_map(address at, std::uint64_t bytes, page_run pages) {
-  status went = under_.map(at, bytes, pages);
-  if (went.ok()) log_.add(memory_change::mapped, at, bytes);
+status logged_device::do_map(address begin, std::uint64_t bytes, page_run pages) {
+  status went = target_.map(begin, bytes, pages);
+  if (went.ok()) log_.add(memory_change::mapped, begin, bytes);
   return went;
 }
 
-status logged_device::do_unmap(address at, std::uint64_t bytes) {
-  status went = under_.unmap(at, bytes);
-  if (went.ok()) log_.add(memory_change::given_back, at, bytes);
+status logged_device::do_unmap(address begin, std::uint64_t bytes) {
+  status went = target_.unmap(begin, bytes);
+  if (went.ok()) log_.add(memory_change::given_back, begin, bytes);
   return went;
 }
 

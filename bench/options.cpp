@@ -64,22 +64,22 @@ std::optional<number> parse_integer(std::string_view text) {
   return value;
 }
 
-status read_values(const option_texts& texts, options& into) {
-  if (status device = parse_device(texts.device, into.setup); !device) return device;
-  if (into.setup.cuda && into.what == command::fit) {
+status read_values(const option_texts& texts, options& options) {
+  if (status device = parse_device(texts.device, options.setup); !device) return device;
+  if (options.setup.cuda && options.subcommand == command::fit) {
     return {errc::unsupported, "fit varies the capacity, which is fixed on a GPU; expected --device sim"};
   }
-  for (const std::string& each : into.baselines) {
-    const bool peer = peers::is_peer(into.peers, each);
+  for (const std::string& each : options.baselines) {
+    const bool peer = peers::is_peer(options.peers, each);
     if (!peer && each != "cub" && each != "cuda_malloc" && each != "cuda_malloc_async") {
       return refused("--baseline", each,
                      "cub, cuda_malloc, cuda_malloc_async, torch, torch_expandable, tensorflow, rmm "
                      "or a file in --peers");
     }
-    if (into.what == command::fit && !peer) {
+    if (options.subcommand == command::fit && !peer) {
       return refused("--baseline", each, "a peer (torch, tensorflow, ...) with fit, which varies a pool's capacity");
     }
-    if (peer && into.what != command::compare && into.what != command::fit) {
+    if (peer && options.subcommand != command::compare && options.subcommand != command::fit) {
       return refused("--baseline", each, "cub, cuda_malloc or cuda_malloc_async; peers run under compare and fit only");
     }
   }
@@ -87,104 +87,105 @@ status read_values(const option_texts& texts, options& into) {
   if (!peer_limit || *peer_limit == 0 || *peer_limit > longest_peer_s) {
     return refused("--peer-limit", texts.peer_limit, fmt::format("whole seconds from 1 to {}", longest_peer_s));
   }
-  into.setup.peer_limit = std::chrono::seconds{*peer_limit};
+  options.setup.peer_limit = std::chrono::seconds{*peer_limit};
   const auto lag_ns = parse_lag(texts.lag);
   if (!lag_ns) return lag_ns.why();
-  into.setup.lag_ns = *lag_ns;
+  options.setup.lag_ns = *lag_ns;
   const auto share = parse_share(texts.shared_use);
   if (!share) return share.why();
-  into.setup.shared_use = *share;
+  options.setup.shared_use = *share;
   const auto seed = parse_integer<std::uint64_t>(texts.seed);
   if (!seed) return refused("--seed", texts.seed, "a whole number from 0 to 2^64 - 1");
-  into.setup.seed = *seed;
-  into.jobs = std::max(1U, std::thread::hardware_concurrency());
+  options.setup.seed = *seed;
+  options.jobs = std::max(1U, std::thread::hardware_concurrency());
   if (!texts.jobs.empty()) {
     const auto jobs = parse_integer<unsigned>(texts.jobs);
     if (!jobs || *jobs == 0 || *jobs > most_jobs) {
       return refused("--jobs", texts.jobs, fmt::format("a whole number from 1 to {}", most_jobs));
     }
-    into.jobs = *jobs;
+    options.jobs = *jobs;
   }
   for (const std::string& each : texts.threads) {
     const auto threads = parse_integer<unsigned>(each);
     if (!threads || *threads == 0 || *threads > most_threads) {
       return refused("--threads", each, fmt::format("a whole number from 1 to {}", most_threads));
     }
-    into.threads.push_back(*threads);
+    options.threads.push_back(*threads);
   }
-  if (into.what == command::latency && (!into.csv_path.empty() || !into.workloads.empty())) {
+  if (options.subcommand == command::latency && (!options.csv_path.empty() || !options.workloads.empty())) {
     return {errc::bad_setting, "latency does not support --workload and --csv; expected --json"};
   }
-  if (into.what == command::costs &&
-      (!into.csv_path.empty() || !into.traces.empty() || !into.workloads.empty() || !into.policies.empty())) {
+  if (options.subcommand == command::costs && (!options.csv_path.empty() || !options.traces.empty() ||
+                                               !options.workloads.empty() || !options.policies.empty())) {
     return {errc::bad_setting,
             "costs does not support --trace, --workload, --policy and --csv; expected --device or --json"};
   }
-  if (!into.html_path.empty() && into.what != command::compare && into.what != command::claims) {
+  if (!options.html_path.empty() && options.subcommand != command::compare && options.subcommand != command::claims) {
     return {errc::bad_setting, "--html is supported by compare and claims only"};
   }
-  if (!into.note_path.empty() && (into.html_path.empty() || into.what != command::compare)) {
+  if (!options.note_path.empty() && (options.html_path.empty() || options.subcommand != command::compare)) {
     return {errc::bad_setting, "--note is supported by compare with --html only"};
   }
   const bool inputs =
-      !into.traces.empty() || !into.workloads.empty() || !into.policies.empty() || !into.baselines.empty();
-  const bool sized = texts.device != "sim" && !into.setup.cuda;
-  if (into.what == command::claims &&
-      (inputs || sized || !into.csv_path.empty() || !into.limit.empty() || into.setup.shared_use != 0)) {
+      !options.traces.empty() || !options.workloads.empty() || !options.policies.empty() || !options.baselines.empty();
+  const bool sized = texts.device != "sim" && !options.setup.cuda;
+  if (options.subcommand == command::claims &&
+      (inputs || sized || !options.csv_path.empty() || !options.limit.empty() || options.setup.shared_use != 0)) {
     return {errc::bad_setting,
             "claims has its own traces, policies and simulated devices; expected --only, --device cuda[:N], --seed, "
             "--lag, --json or --html"};
   }
-  for (const auto& [option, path] : {std::pair<std::string_view, const std::string&>{"--json", into.json_path},
-                                     {"--csv", into.csv_path},
-                                     {"--html", into.html_path}}) {
+  for (const auto& [option, path] : {std::pair<std::string_view, const std::string&>{"--json", options.json_path},
+                                     {"--csv", options.csv_path},
+                                     {"--html", options.html_path}}) {
     if (path.starts_with("--"))
       return refused(option, path, "a file");  // the file name was forgotten, and the next option was taken for it
   }
-  if (into.over_time && into.what != command::compare)
+  if (options.over_time && options.subcommand != command::compare)
     return {errc::bad_setting, "--over-time is supported by compare only"};
-  if ((into.json_path == "-") + (into.csv_path == "-") + (into.html_path == "-") > 1) {
+  if ((options.json_path == "-") + (options.csv_path == "-") + (options.html_path == "-") > 1) {
     return {errc::bad_setting, "only one of --json -, --csv - and --html - can write to standard output"};
   }
   return {};
 }
 
-void add_options(CLI::App& app, option_texts& texts, options& into) {
-  app.add_option("--trace", into.traces, "RMM CSV log, plain or gzip; a folder means every .csv and .csv.gz in it")
+void add_options(CLI::App& app, option_texts& texts, options& options) {
+  app.add_option("--trace", options.traces, "RMM CSV log, plain or gzip; a folder means every .csv and .csv.gz in it")
       ->allow_extra_args(false)
       ->type_name("F");
-  app.add_option("--workload", into.workloads,
+  app.add_option("--workload", options.workloads,
                  "a trace made from the seed: random, training, epochs, serving, robson, pipeline or tenants, with "
                  "options such as training,ops=200000,peak=4GiB")
       ->allow_extra_args(false)
       ->type_name("W");
-  app.add_option("--policy", into.policies,
+  app.add_option("--policy", options.policies,
                  "a row: a policy and its settings, such as growth,limit=4GiB or multi_pool,pools=2GiB+2GiB; "
                  "tenants=2 replays the trace twice, half a trace out of step, in one pool")
       ->allow_extra_args(false)
       ->type_name("P");
-  app.add_option("--limit", into.limit, "limit for rows without one: 4GiB, 30%, 80%free")->type_name("L");
+  app.add_option("--limit", options.limit, "limit for rows without one: 4GiB, 30%, 80%free")->type_name("L");
   app.add_option("--device", texts.device, "sim[:BYTES] (sim is 80 GiB) or cuda[:N]")
       ->type_name("D")
       ->capture_default_str();
-  app.add_option("--baseline", into.baselines,
+  app.add_option("--baseline", options.baselines,
                  "a row for another allocator: cub (caching every size, and with its defaults), cuda_malloc or "
                  "cuda_malloc_async, simulated if the device is; with compare and fit also torch, torch_expandable, "
                  "tensorflow and rmm if scripts/peers has built them. latency without --baseline and --policy adds cub")
       ->allow_extra_args(false)
       ->type_name("B");
-  into.peers = GPUMEM_BENCH_PEERS_FOLDER;
-  app.add_option("--peers", into.peers,
+  options.peers = GPUMEM_BENCH_PEERS_FOLDER;
+  app.add_option("--peers", options.peers,
                  "folder in which scripts/peers has built the adapters for other packages' allocators")
       ->type_name("FOLDER");
   app.add_option("--peer-limit", texts.peer_limit, "seconds that a peer may take for one trace (600)")->type_name("S");
-  app.add_option("--json", into.json_path, "write the figures here as JSON; - is standard output")->type_name("FILE");
-  app.add_option("--csv", into.csv_path, "write the figures as CSV")->type_name("FILE");
-  app.add_option("--html", into.html_path, "write one page that needs no network: charts, maps, tables")
+  app.add_option("--json", options.json_path, "write the figures here as JSON; - is standard output")
       ->type_name("FILE");
-  app.add_option("--note", into.note_path, "compare: a text file that the page of --html shows above its figures")
+  app.add_option("--csv", options.csv_path, "write the figures as CSV")->type_name("FILE");
+  app.add_option("--html", options.html_path, "write one page that needs no network: charts, maps, tables")
       ->type_name("FILE");
-  app.add_flag("--over-time", into.over_time, "compare: add memory and fragmentation over time to the JSON");
+  app.add_option("--note", options.note_path, "compare: a text file that the page of --html shows above its figures")
+      ->type_name("FILE");
+  app.add_flag("--over-time", options.over_time, "compare: add memory and fragmentation over time to the JSON");
   app.add_option("--seed", texts.seed, "chooses the blocks of --shared-use; the same seed gives the same figures")
       ->type_name("N")
       ->capture_default_str();
@@ -195,14 +196,15 @@ void add_options(CLI::App& app, option_texts& texts, options& into) {
       ->type_name("PERCENT")
       ->capture_default_str();
   app.add_option("-j,--jobs", texts.jobs, "replays at once (by default as many as there are cores)")->type_name("N");
-  app.add_flag("--quiet", into.quiet, "no progress bar");
+  app.add_flag("--quiet", options.quiet, "no progress bar");
   app.add_option("--pages", texts.pages)
       ->group("");  // for the build: writes man pages and completions into this folder
 }
 
 /// A subcommand that accepts the options of the main program, too.
-CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what, const std::string& example) {
-  CLI::App* const made = app.add_subcommand(name, what)->fallthrough();
+CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& description,
+                      const std::string& example) {
+  CLI::App* const made = app.add_subcommand(name, description)->fallthrough();
   made->footer("Example: " + example);
   return made;
 }
@@ -243,7 +245,7 @@ std::string first_line(std::string_view text) { return std::string{text.substr(0
 
 namespace {
 
-status find_gpu(std::string_view text, replay_setup& into) {
+status find_gpu(std::string_view text, replay_setup& setup) {
   int ordinal = 0;
   if (text != "cuda") {
     const auto named = parse_integer<int>(text.substr(5));
@@ -255,28 +257,28 @@ status find_gpu(std::string_view text, replay_setup& into) {
     return {opened.code(), fmt::format("--device {}: {}", printable(text), opened.why().message())};
   }
   const device_info& info = (*opened)->info();
-  into.device.name = info.name;
-  into.device.capacity_bytes = info.total_bytes;
-  into.device.granularity_bytes = info.granularity_bytes;
-  into.device.page_bytes = info.page_bytes;
-  into.device.compute_major = info.compute_major;
-  into.device.compute_minor = info.compute_minor;
-  into.cuda = cuda_target{info};
+  setup.device.name = info.name;
+  setup.device.capacity_bytes = info.total_bytes;
+  setup.device.granularity_bytes = info.granularity_bytes;
+  setup.device.page_bytes = info.page_bytes;
+  setup.device.compute_major = info.compute_major;
+  setup.device.compute_minor = info.compute_minor;
+  setup.cuda = cuda_target{info};
   return {};
 }
 
 }  // namespace
 
-status parse_device(std::string_view text, replay_setup& into) {
+status parse_device(std::string_view text, replay_setup& setup) {
   constexpr std::string_view expected = "sim, sim:BYTES from 2MiB to 64TiB, cuda or cuda:N";
-  if (text == "cuda" || text.starts_with("cuda:")) return find_gpu(text, into);
-  into.device = {};
+  if (text == "cuda" || text.starts_with("cuda:")) return find_gpu(text, setup);
+  setup.device = {};
   if (text == "sim") return {};
   if (!text.starts_with("sim:")) return refused("--device", text, expected);
   const auto bytes = parse_bytes(text.substr(4), "--device sim");
   if (!bytes) return bytes.why();
-  if (*bytes < into.device.granularity_bytes || *bytes > 64 * tib) return refused("--device", text, expected);
-  into.device.capacity_bytes = round_down(*bytes, into.device.granularity_bytes);
+  if (*bytes < setup.device.granularity_bytes || *bytes > 64 * tib) return refused("--device", text, expected);
+  setup.device.capacity_bytes = round_down(*bytes, setup.device.granularity_bytes);
   return {};
 }
 
@@ -308,11 +310,11 @@ result<double> parse_share(std::string_view text) {
   return *value / 100;
 }
 
-result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& into) {
+result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& options) {
   option_texts texts;
   CLI::App app{"Replays recorded allocation traces under every policy and shows what each one costs.", "gpumem_bench"};
   app.set_version_flag("--version", GPUMEM_VERSION_TEXT);
-  add_options(app, texts, into);
+  add_options(app, texts, options);
   app.footer(
       "Example: gpumem_bench compare --trace run.csv.gz --policy growth --policy caching,limit=4GiB --html "
       "report.html");
@@ -330,22 +332,23 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
       ->allow_extra_args(false)
       ->type_name("N");
   latency
-      ->add_option("--case", into.cases,
+      ->add_option("--case", options.cases,
                    "only cases whose names begin with this: pair, live_1e4, replay; may be repeated")
       ->allow_extra_args(false)
       ->type_name("C");
   CLI::App* const claims = add_command(app, "claims", "statements about memory policies: experiment, figure, verdict",
                                        "gpumem_bench claims --html claims.html");
-  claims->add_option("--only", into.only, "a claim by its id; may be repeated")
+  claims->add_option("--only", options.only, "a claim by its id; may be repeated")
       ->allow_extra_args(false)
       ->type_name("ID");
-  claims->add_option("--with", into.frameworks, "measure a framework itself as well: tensorflow, jax; may be repeated")
+  claims
+      ->add_option("--with", options.frameworks, "measure a framework itself as well: tensorflow, jax; may be repeated")
       ->allow_extra_args(false)
       ->check(CLI::IsMember({"tensorflow", "jax"}))
       ->type_name("F");
-  claims->add_option("--python", into.python, "Python interpreter of the framework (default python3)")
+  claims->add_option("--python", options.python, "Python interpreter of the framework (default python3)")
       ->type_name("FILE");
-  const other_commands others{app};
+  const other_commands tools{app};
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);
@@ -356,7 +359,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   } catch (const CLI::Error& wrong) {
     return status{errc::bad_setting, fmt::format("{} (--help lists the options)", first_line(wrong.what()))};
   }
-  if (others.parsed()) {
+  if (tools.parsed()) {
     return status{errc::bad_setting,
                   "expected sweep, merge or generate as the first argument, followed by its options"};
   }
@@ -364,11 +367,11 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
     if (status written = cli::write_pages(app, GPUMEM_VERSION_TEXT, texts.pages); !written) return written;
     return std::optional<std::string>{""};
   }
-  if (fit->parsed()) into.what = command::fit;
-  if (costs->parsed()) into.what = command::costs;
-  if (latency->parsed()) into.what = command::latency;
-  if (claims->parsed()) into.what = command::claims;
-  if (status read = read_values(texts, into); !read) return read;
+  if (fit->parsed()) options.subcommand = command::fit;
+  if (costs->parsed()) options.subcommand = command::costs;
+  if (latency->parsed()) options.subcommand = command::latency;
+  if (claims->parsed()) options.subcommand = command::claims;
+  if (status read = read_values(texts, options); !read) return read;
   return std::optional<std::string>{};
 }
 

@@ -15,7 +15,7 @@ namespace gpumem::bench {
 enum class command : std::uint8_t { compare, fit, costs, latency, claims };
 
 struct options {
-  command what = command::compare;
+  command subcommand = command::compare;
   std::vector<std::string> traces;     ///< files and folders; empty: the bundled ones
   std::vector<std::string> workloads;  ///< texts for `make_workload`; if there are any, the bundled traces are left out
   std::vector<std::string> policies;   ///< texts for `parse_policy_row`; empty: `default_rows`
@@ -37,11 +37,11 @@ struct options {
   replay_setup setup;
 };
 
-/// Returns a text to print (`--help`, `--version`), or nothing; `into` is then complete.
-result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& into);
+/// Returns a text to print (`--help`, `--version`), or nothing; `options` is then complete.
+result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& options);
 
 /// Parses `sim`, `sim:80GiB`, `cuda` or `cuda:1` into the setup. Opens a GPU to check that it exists.
-status parse_device(std::string_view text, replay_setup& into);
+status parse_device(std::string_view text, replay_setup& setup);
 /// Parses `1ms`, `250us`, `2.5s`, `800ns` or `0`, at most 1000 s, to nanoseconds.
 result<std::uint64_t> parse_lag(std::string_view text);
 /// Parses `10%` or `10`, 0 to 100, to a share of 1.

@@ -15,10 +15,10 @@
 
 namespace gpumem::bench {
 
-std::vector<plan::recorded_op> recorded_ops(const trace& of) {
+std::vector<plan::recorded_op> recorded_ops(const trace& recorded) {
   std::vector<plan::recorded_op> ops;
-  ops.reserve(of.ops.size());
-  for (const trace_op& op : of.ops) {
+  ops.reserve(recorded.ops.size());
+  for (const trace_op& op : recorded.ops) {
     ops.push_back({.bytes = op.bytes, .block = op.slot, .stream = op.stream, .free = op.kind == op_kind::free});
   }
   return ops;
@@ -30,49 +30,49 @@ bool only_follows_plan(const std::string& policy) {
 }
 
 bool needs_own_plan(const policy_row& row) {
-  if (!row.baseline.empty() || !row.with.plan_path.empty()) return false;
-  return only_follows_plan(row.with.policy) ||
-         std::any_of(row.with.pools.begin(), row.with.pools.end(),
+  if (!row.baseline.empty() || !row.config.plan_path.empty()) return false;
+  return only_follows_plan(row.config.policy) ||
+         std::any_of(row.config.pools.begin(), row.config.pools.end(),
                      [&](const pool_spec& pool) { return !pool.policy.empty() && only_follows_plan(pool.policy); });
 }
 
-result<own_plan> own_plan::make(const trace& of, std::chrono::milliseconds time_limit, std::uint64_t most_steps,
+result<own_plan> own_plan::make(const trace& recorded, std::chrono::milliseconds time_limit, std::uint64_t most_steps,
                                 stream_reuse reuse) {
   plan::solve_options limits;
   limits.time_limit = time_limit;
   limits.most_steps = most_steps;
-  const result<plan::step_plan> made = plan::make_plan(recorded_ops(of), limits, nullptr, reuse);
-  if (!made) return status{made.code(), fmt::format("{}: {}", of.name, made.why().message())};
-  own_plan out;
-  out.file_ = ::memfd_create("gpumem_plan", MFD_CLOEXEC);
+  const result<plan::step_plan> made = plan::make_plan(recorded_ops(recorded), limits, nullptr, reuse);
+  if (!made) return status{made.code(), fmt::format("{}: {}", recorded.name, made.why().message())};
+  own_plan plan_file;
+  plan_file.file_ = ::memfd_create("gpumem_plan", MFD_CLOEXEC);
   const std::string text = plan::plan_text(*made);
   std::string_view rest = text;
-  while (out.file_ >= 0 && !rest.empty()) {
-    const ssize_t written = ::write(out.file_, rest.data(), rest.size());
+  while (plan_file.file_ >= 0 && !rest.empty()) {
+    const ssize_t written = ::write(plan_file.file_, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) break;
     rest.remove_prefix(static_cast<std::size_t>(written));
   }
-  if (out.file_ < 0 || !rest.empty()) {
-    return status{errc::out_of_memory, fmt::format("{}: no memory for its plan of {} bytes: {}", of.name, text.size(),
-                                                   std::strerror(errno))};
+  if (plan_file.file_ < 0 || !rest.empty()) {
+    return status{errc::out_of_memory, fmt::format("{}: no memory for its plan of {} bytes: {}", recorded.name,
+                                                   text.size(), std::strerror(errno))};
   }
-  return out;
+  return plan_file;
 }
 
 own_plan::~own_plan() {
   if (file_ >= 0) ::close(file_);
 }
-own_plan::own_plan(own_plan&& other) noexcept : file_{std::exchange(other.file_, -1)} {}
-own_plan& own_plan::operator=(own_plan&& other) noexcept {
-  std::swap(file_, other.file_);
+own_plan::own_plan(own_plan&& source) noexcept : file_{std::exchange(source.file_, -1)} {}
+own_plan& own_plan::operator=(own_plan&& source) noexcept {
+  std::swap(file_, source.file_);
   return *this;
 }
 
 std::string own_plan::path() const { return fmt::format("/proc/self/fd/{}", file_); }
 
 policy_row own_plan::followed_by(policy_row row) const {
-  row.with.plan_path = path();
+  row.config.plan_path = path();
   row.own_plan = true;
   return row;
 }

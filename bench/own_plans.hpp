@@ -15,7 +15,7 @@
 namespace gpumem::bench {
 
 /// The trace's operations in the form of the planner.
-[[nodiscard]] std::vector<plan::recorded_op> recorded_ops(const trace& of);
+[[nodiscard]] std::vector<plan::recorded_op> recorded_ops(const trace& recorded);
 
 /// Whether the policy follows a plan and records none.
 [[nodiscard]] bool only_follows_plan(const std::string& policy);
@@ -26,11 +26,11 @@ class own_plan {
  public:
   own_plan() = default;
   /// The best plan for `reuse` that the solver finds within the time limit and the step limit.
-  static result<own_plan> make(const trace& of, std::chrono::milliseconds time_limit,
+  static result<own_plan> make(const trace& recorded, std::chrono::milliseconds time_limit,
                                std::uint64_t most_steps = UINT64_MAX, stream_reuse reuse = stream_reuse::poll);
   ~own_plan();
-  own_plan(own_plan&& other) noexcept;
-  own_plan& operator=(own_plan&& other) noexcept;
+  own_plan(own_plan&& source) noexcept;
+  own_plan& operator=(own_plan&& source) noexcept;
   own_plan(const own_plan&) = delete;
   own_plan& operator=(const own_plan&) = delete;
 

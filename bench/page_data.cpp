@@ -17,17 +17,17 @@ namespace {
 using json = nlohmann::ordered_json;
 
 /// Live and reserved are multiples of 512 on the simulated device; the page gets them in this unit.
-json history_data(const history& of) {
+json history_data(const history& shown) {
   json op = json::array();
   json live = json::array();
   json reserved = json::array();
-  for (const history_point& each : of.points) {
+  for (const history_point& each : shown.points) {
     op.push_back(each.op);
     live.push_back(each.live_bytes / block_granularity);
     reserved.push_back(each.reserved_bytes / block_granularity);
   }
   json frames = json::array();
-  for (const map_frame& each : of.frames) {
+  for (const map_frame& each : shown.frames) {
     frames.push_back({{"op", each.op},
                       {"live", each.live_bytes},
                       {"requested", each.requested_bytes},
@@ -36,14 +36,14 @@ json history_data(const history& of) {
                       {"largest", each.largest_hole_bytes},
                       {"cells", run_lengths(each.cells)}});
   }
-  return {{"ops", of.ops},
+  return {{"ops", shown.ops},
           {"op", std::move(op)},
           {"live", std::move(live)},
           {"reserved", std::move(reserved)},
           {"map",
-           {{"cell_bytes", of.cell_bytes},
-            {"never_used_bytes", of.never_used_bytes},
-            {"pieces", of.piece_cells},
+           {{"cell_bytes", shown.cell_bytes},
+            {"never_used_bytes", shown.never_used_bytes},
+            {"pieces", shown.piece_cells},
             {"frames", std::move(frames)}}}};
 }
 
@@ -86,12 +86,12 @@ std::string compare_page_data(const std::vector<compare_result>& results, const 
     row["capacity_bytes"] = each.over_time->capacity_bytes;
     row["history"] = history_data(*each.over_time);
   }
-  const json out{{"title", note.empty() ? "gpumem: every policy, measured" : "gpumem: why memory ran out"},
-                 {"subtitle", subtitle(setup)},
-                 {"note", note},
-                 {"made_by", "gpumem_bench compare " GPUMEM_VERSION_TEXT},
-                 {"rows", std::move(rows)}};
-  return out.dump(-1, ' ', false, json::error_handler_t::replace);
+  const json data{{"title", note.empty() ? "gpumem: every policy, measured" : "gpumem: why memory ran out"},
+                  {"subtitle", subtitle(setup)},
+                  {"note", note},
+                  {"made_by", "gpumem_bench compare " GPUMEM_VERSION_TEXT},
+                  {"rows", std::move(rows)}};
+  return data.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace gpumem::bench

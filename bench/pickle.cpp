@@ -11,23 +11,23 @@
 
 namespace gpumem::bench {
 
-std::optional<std::int64_t> pickle_data::integer(index of) const noexcept {
-  const node& n = nodes_[of];
-  if (n.what != kind::integer && n.what != kind::boolean) return std::nullopt;
+std::optional<std::int64_t> pickle_data::integer(index position) const noexcept {
+  const node& n = nodes_[position];
+  if (n.type != kind::integer && n.type != kind::boolean) return std::nullopt;
   return n.number;
 }
 
-std::optional<std::string_view> pickle_data::text(index of) const noexcept {
-  const node& n = nodes_[of];
-  if (n.what != kind::text) return std::nullopt;
+std::optional<std::string_view> pickle_data::text(index position) const noexcept {
+  const node& n = nodes_[position];
+  if (n.type != kind::text) return std::nullopt;
   return bytes_.substr(static_cast<std::size_t>(n.number), n.length);
 }
 
-std::span<const pickle_data::index> pickle_data::items(index of) const noexcept {
-  const node& n = nodes_[of];
-  if (n.what != kind::list && n.what != kind::dictionary) return {};
-  const auto at = static_cast<std::size_t>(n.number);
-  return n.grown ? std::span{grown_[at]} : std::span{items_}.subspan(at, n.length);
+std::span<const pickle_data::index> pickle_data::items(index position) const noexcept {
+  const node& n = nodes_[position];
+  if (n.type != kind::list && n.type != kind::dictionary) return {};
+  const auto first = static_cast<std::size_t>(n.number);
+  return n.grown ? std::span{grown_[first]} : std::span{items_}.subspan(first, n.length);
 }
 
 std::optional<pickle_data::index> pickle_data::find(index dictionary, std::string_view key) const noexcept {
@@ -79,11 +79,11 @@ class pickle_machine {
  public:
   using index = pickle_data::index;
   using kind = pickle_data::kind;
-  explicit pickle_machine(std::string_view bytes) : bytes_{bytes} { out_.bytes_ = bytes; }
+  explicit pickle_machine(std::string_view bytes) : bytes_{bytes} { data_.bytes_ = bytes; }
 
   result<pickle_data> run(bool* cut) {
     for (;;) {
-      began_ = at_;
+      began_ = offset_;
       std::uint64_t code = 0;
       status done = take(1, code) ? status{} : bad("the file ends within the data");
       if (code == '.') break;
@@ -97,51 +97,51 @@ class pickle_machine {
       if (memory() > most_reader_bytes(bytes_.size())) return bad("the data needs more memory than a reader takes");
     }
     if (stack_.size() != 1 || !marks_.empty()) return bad("not one value is left at the end");
-    out_.root_ = stack_.back();
-    return std::move(out_);
+    data_.root_ = stack_.back();
+    return std::move(data_);
   }
 
  private:
-  [[nodiscard]] status bad(std::string_view what) const {
-    return {errc::corrupt, fmt::format("byte {}: {}", began_, what)};
+  [[nodiscard]] status bad(std::string_view reason) const {
+    return {errc::corrupt, fmt::format("byte {}: {}", began_, reason)};
   }
 
   /// Whether the file ends before that many more bytes.
   bool missing(std::uint64_t count) noexcept {
-    ended_ = bytes_.size() - at_ < count;
+    ended_ = bytes_.size() - offset_ < count;
     return ended_;
   }
 
   /// Reads a little-endian number of `width` bytes.
-  bool take(std::size_t width, std::uint64_t& into) {
+  bool take(std::size_t width, std::uint64_t& number) {
     if (missing(width)) return false;
-    into = 0;
+    number = 0;
     for (std::size_t i = 0; i < width; ++i) {
-      into |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes_[at_ + i])) << (8 * i);
+      number |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes_[offset_ + i])) << (8 * i);
     }
-    at_ += width;
+    offset_ += width;
     return true;
   }
 
   /// Of all values so far.
   [[nodiscard]] std::uint64_t memory() const noexcept {
     constexpr std::uint64_t of_grown = sizeof(std::vector<index>) + 2 * sizeof(std::max_align_t);
-    return out_.nodes_.size() * sizeof(pickle_data::node) + marks_.capacity() * sizeof(std::size_t) +
-           (out_.items_.capacity() + stack_.capacity() + memo_.capacity() + 2 * grown_items_) * sizeof(index) +
-           out_.grown_.size() * of_grown;
+    return data_.nodes_.size() * sizeof(pickle_data::node) + marks_.capacity() * sizeof(std::size_t) +
+           (data_.items_.capacity() + stack_.capacity() + memo_.capacity() + 2 * grown_items_) * sizeof(index) +
+           data_.grown_.size() * of_grown;
   }
 
-  void push(pickle_data::node n) {
-    out_.nodes_.push_back(n);
-    stack_.push_back(static_cast<index>(out_.nodes_.size() - 1));
+  void push(pickle_data::node added) {
+    data_.nodes_.push_back(added);
+    stack_.push_back(static_cast<index>(data_.nodes_.size() - 1));
   }
   status push_integer(std::int64_t value) {
-    push({.number = value, .what = kind::integer});
+    push({.number = value, .type = kind::integer});
     return {};
   }
-  status push_container(kind what, std::span<const index> items) {
-    push({.what = what});
-    return items.empty() ? status{} : add_to(what, items);
+  status push_container(kind container, std::span<const index> items) {
+    push({.type = container});
+    return items.empty() ? status{} : add_to(container, items);
   }
 
   status integer(std::size_t width, bool negative_too) {
@@ -163,18 +163,20 @@ class pickle_machine {
   status text(std::size_t width) {
     std::uint64_t length = 0;
     if (!take(width, length) || missing(length)) return bad("a text is cut short");
-    push({.number = static_cast<std::int64_t>(at_), .length = static_cast<std::uint32_t>(length), .what = kind::text});
-    at_ += length;
+    push({.number = static_cast<std::int64_t>(offset_),
+          .length = static_cast<std::uint32_t>(length),
+          .type = kind::text});
+    offset_ += length;
     return {};
   }
 
   /// Removes the values above the topmost mark, and the mark.
   bool take_mark(std::vector<index>& items) {
     if (marks_.empty()) return false;
-    const std::size_t from = marks_.back();
+    const std::size_t begin = marks_.back();
     marks_.pop_back();
-    items.assign(stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
-    stack_.resize(from);
+    items.assign(stack_.begin() + static_cast<std::ptrdiff_t>(begin), stack_.end());
+    stack_.resize(begin);
     return true;
   }
   /// The topmost `count` values, all above the topmost mark.
@@ -186,50 +188,50 @@ class pickle_machine {
   }
   status add_to(kind wanted, std::span<const index> items) {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) return bad("nothing to add to");
-    pickle_data::node& onto = out_.nodes_[stack_.back()];
-    if (onto.what != wanted || (wanted == kind::dictionary && items.size() % 2 != 0))
+    pickle_data::node& onto = data_.nodes_[stack_.back()];
+    if (onto.type != wanted || (wanted == kind::dictionary && items.size() % 2 != 0))
       return bad("cannot be added to that");
     if (items.empty()) return {};
     if (onto.length == 0 && !onto.grown) {
-      onto.number = static_cast<std::int64_t>(out_.items_.size());
+      onto.number = static_cast<std::int64_t>(data_.items_.size());
       onto.length = static_cast<std::uint32_t>(items.size());
-      out_.items_.insert(out_.items_.end(), items.begin(), items.end());
+      data_.items_.insert(data_.items_.end(), items.begin(), items.end());
       return {};
     }
     if (!onto.grown) {
-      const std::span<const index> before = out_.items(stack_.back());
-      out_.grown_.emplace_back(before.begin(), before.end());
+      const std::span<const index> before = data_.items(stack_.back());
+      data_.grown_.emplace_back(before.begin(), before.end());
       grown_items_ += before.size();
-      onto.number = static_cast<std::int64_t>(out_.grown_.size() - 1);
+      onto.number = static_cast<std::int64_t>(data_.grown_.size() - 1);
       onto.grown = true;
     }
-    std::vector<index>& all = out_.grown_[static_cast<std::size_t>(onto.number)];
+    std::vector<index>& all = data_.grown_[static_cast<std::size_t>(onto.number)];
     all.insert(all.end(), items.begin(), items.end());
     grown_items_ += items.size();
     return {};
   }
 
-  [[nodiscard]] kind kind_at(std::size_t place) const noexcept { return out_.nodes_[stack_[place]].what; }
+  [[nodiscard]] kind kind_at(std::size_t place) const noexcept { return data_.nodes_[stack_[place]].type; }
 
   /// Ends what the file's end left open: the values above each mark go into the container below it.
   void close() {
     while (!marks_.empty() && marks_.back() > 0) {
-      const std::size_t from = marks_.back();
+      const std::size_t begin = marks_.back();
       marks_.pop_back();
-      const kind into = kind_at(from - 1);
-      if (into == kind::dictionary) append_pending_items(from);
-      std::vector<index> items{stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end()};
-      stack_.resize(from);
-      if (into == kind::dictionary && items.size() % 2 != 0) items.pop_back();
-      if (into == kind::dictionary || into == kind::list) (void)add_to(into, items);
+      const kind container = kind_at(begin - 1);
+      if (container == kind::dictionary) append_pending_items(begin);
+      std::vector<index> items{stack_.begin() + static_cast<std::ptrdiff_t>(begin), stack_.end()};
+      stack_.resize(begin);
+      if (container == kind::dictionary && items.size() % 2 != 0) items.pop_back();
+      if (container == kind::dictionary || container == kind::list) (void)add_to(container, items);
     }
     marks_.clear();
     if (!stack_.empty()) stack_.erase(stack_.begin() + 1, stack_.end());
   }
   /// Keys and values alternate above a dictionary's mark. Where a list is followed by no key, what follows is to be
   /// appended to it.
-  void append_pending_items(std::size_t from) {
-    std::size_t value = from + 1;
+  void append_pending_items(std::size_t begin) {
+    std::size_t value = begin + 1;
     while (value + 1 < stack_.size() && kind_at(value + 1) == kind::text) value += 2;
     while (stack_.size() > value + 1 && kind_at(stack_.size() - 2) == kind::list) {
       scratch_.assign(1, stack_.back());
@@ -238,24 +240,25 @@ class pickle_machine {
     }
   }
 
-  status remember(std::uint64_t as) {
+  status remember(std::uint64_t memo_index) {
     if (stack_.empty()) return bad("nothing to remember");
-    if (as > at_) return bad(fmt::format("value {} is remembered among fewer values", as));
-    if (as >= memo_.size()) memo_.resize(as + 1, unset);
-    memo_[as] = stack_.back();
+    if (memo_index > offset_) return bad(fmt::format("value {} is remembered among fewer values", memo_index));
+    if (memo_index >= memo_.size()) memo_.resize(memo_index + 1, unset);
+    memo_[memo_index] = stack_.back();
     return {};
   }
   status recall(std::size_t width) {
-    std::uint64_t which = 0;
-    if (!take(width, which)) return bad("a reference is cut short");
-    if (which >= memo_.size() || memo_[which] == unset) return bad(fmt::format("value {} was never remembered", which));
-    stack_.push_back(memo_[which]);
+    std::uint64_t memo_index = 0;
+    if (!take(width, memo_index)) return bad("a reference is cut short");
+    if (memo_index >= memo_.size() || memo_[memo_index] == unset)
+      return bad(fmt::format("value {} was never remembered", memo_index));
+    stack_.push_back(memo_[memo_index]);
     return {};
   }
   status remember_as(std::size_t width) {
-    std::uint64_t which = 0;
-    if (!take(width, which)) return bad("a reference is cut short");
-    return remember(which);
+    std::uint64_t memo_index = 0;
+    if (!take(width, memo_index)) return bad("a reference is cut short");
+    return remember(memo_index);
   }
   status skip(std::size_t bytes) {
     std::uint64_t ignored = 0;
@@ -276,7 +279,7 @@ class pickle_machine {
         return {};
       case 0x88:
       case 0x89:
-        push({.number = code == 0x88 ? 1 : 0, .what = kind::boolean});
+        push({.number = code == 0x88 ? 1 : 0, .type = kind::boolean});
         return {};
       case 'J':
         return integer(4, true);
@@ -288,7 +291,7 @@ class pickle_machine {
         return long_integer();
       case 'G': {  // skips the value: readers use no floats
         if (status skipped = skip(8); !skipped) return skipped;
-        push({.what = kind::real});
+        push({.type = kind::real});
         return {};
       }
       case 0x8c:
@@ -344,7 +347,7 @@ class pickle_machine {
   }
 
   std::string_view bytes_;
-  std::size_t at_ = 0;
+  std::size_t offset_ = 0;
   std::size_t began_ = 0;  ///< start of the current instruction
   bool ended_ = false;     ///< the latest instruction needed bytes behind the end of the file
   std::vector<index> stack_;
@@ -353,7 +356,7 @@ class pickle_machine {
   static constexpr index unset = ~index{0};
   std::vector<index> memo_;  ///< by number; Python numbers values consecutively
   std::uint64_t grown_items_ = 0;
-  pickle_data out_;
+  pickle_data data_;
 };
 
 result<pickle_data> pickle_data::read(std::string_view bytes, bool* cut) {

@@ -31,12 +31,12 @@ class pickle_data {
   static result<pickle_data> read(std::string_view bytes, bool* cut = nullptr);
 
   [[nodiscard]] index root() const noexcept { return root_; }
-  [[nodiscard]] kind kind_of(index of) const noexcept { return nodes_[of].what; }
+  [[nodiscard]] kind kind_of(index position) const noexcept { return nodes_[position].type; }
   /// For `integer` and `boolean`.
-  [[nodiscard]] std::optional<std::int64_t> integer(index of) const noexcept;
-  [[nodiscard]] std::optional<std::string_view> text(index of) const noexcept;
+  [[nodiscard]] std::optional<std::int64_t> integer(index position) const noexcept;
+  [[nodiscard]] std::optional<std::string_view> text(index position) const noexcept;
   /// The items of a list or tuple; keys and values of a dictionary, alternating. Empty for other kinds.
-  [[nodiscard]] std::span<const index> items(index of) const noexcept;
+  [[nodiscard]] std::span<const index> items(index position) const noexcept;
   /// The value of a text key; of duplicates the last. Empty for a dictionary of more than `most_keys` keys, which no
   /// snapshot has: many references to one would take time with the square of the file's size.
   [[nodiscard]] std::optional<index> find(index dictionary, std::string_view key) const noexcept;
@@ -46,7 +46,7 @@ class pickle_data {
   struct node {
     std::int64_t number = 0;   ///< text: offset in the bytes; container: offset in `items_`, or index into `grown_`
     std::uint32_t length = 0;  ///< of a text, or of a container's items in `items_`
-    kind what = kind::none;
+    kind type = kind::none;
     bool grown = false;  ///< a container that was added to more than once
   };
   std::string_view bytes_;

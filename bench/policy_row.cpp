@@ -25,7 +25,7 @@ status parse_tenants(std::string_view text, unsigned& tenants) {
 bool is_option(std::string_view name) {
   const std::vector<option_row>& all = option_table();
   return name == "policy" ||
-         std::any_of(all.begin(), all.end(), [name](const option_row& o) { return o.option == name; });
+         std::any_of(all.begin(), all.end(), [name](const option_row& row) { return row.option == name; });
 }
 
 status apply_part(std::string_view part, policy_row& row, std::set<std::string, std::less<>>& named) {
@@ -36,9 +36,9 @@ status apply_part(std::string_view part, policy_row& row, std::set<std::string, 
   if (equals == std::string_view::npos && !named.empty()) {
     return {errc::bad_setting, fmt::format("'{}' has no '=', expected option=value", printable(part))};
   }
-  const bool has_parameters = row.with.policy.find(':') != std::string::npos && named.contains("policy");
+  const bool has_parameters = row.config.policy.find(':') != std::string::npos && named.contains("policy");
   if (has_parameters && option != "tenants" && !is_option(option)) {  // one more parameter
-    row.with.policy += fmt::format(",{}", part);
+    row.config.policy += fmt::format(",{}", part);
     return {};
   }
   if (!named.emplace(option).second) return {errc::bad_setting, fmt::format("{} is named twice", printable(option))};
@@ -46,18 +46,18 @@ status apply_part(std::string_view part, policy_row& row, std::set<std::string, 
     return {errc::bad_setting, fmt::format("{} has no meaning in a row of the bench", option)};
   }
   if (option == "tenants") return parse_tenants(value, row.tenants);
-  return row.with.set(option, value);
+  return row.config.set(option, value);
 }
 
 status check_row(policy_row& row, bool tenants_named) {
-  const auto entry = find_policy(row.with.policy);
+  const auto entry = find_policy(row.config.policy);
   if (!entry) return entry.why();
   row.takes_everything = entry->needs.everything;
-  if (row.with.pools.size() > 1) {
+  if (row.config.pools.size() > 1) {
     if (tenants_named) {
       return {errc::bad_setting, "tenants and several pools exclude each other: each pool has a tenant of its own"};
     }
-    row.tenants = static_cast<unsigned>(row.with.pools.size());
+    row.tenants = static_cast<unsigned>(row.config.pools.size());
   }
   return {};
 }
@@ -65,20 +65,20 @@ status check_row(policy_row& row, bool tenants_named) {
 }  // namespace
 
 result<settings> settings_from(const environment& variables) {
-  settings out;
+  settings parsed;
   std::vector<std::string> problems;
-  const status applied = out.apply(variables, &problems);
+  const status applied = parsed.apply(variables, &problems);
   if (!applied) return applied;
   if (!problems.empty()) return status{errc::bad_setting, problems.front()};
-  out.trace_path.clear();
-  out.stats_path.clear();
-  return out;
+  parsed.trace_path.clear();
+  parsed.stats_path.clear();
+  return parsed;
 }
 
 result<policy_row> parse_policy_row(std::string_view text, const settings& defaults, std::string_view limit) {
   policy_row row;
   row.text = text;
-  row.with = defaults;
+  row.config = defaults;
   std::set<std::string, std::less<>> named;
   status parsed;
   for (std::string_view rest = text; parsed.ok();) {
@@ -87,7 +87,7 @@ result<policy_row> parse_policy_row(std::string_view text, const settings& defau
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
-  if (parsed.ok() && !limit.empty() && !named.contains("limit")) parsed = row.with.set("limit", limit);
+  if (parsed.ok() && !limit.empty() && !named.contains("limit")) parsed = row.config.set("limit", limit);
   if (parsed.ok()) parsed = check_row(row, named.contains("tenants"));
   if (!parsed.ok()) return status{parsed.code(), fmt::format("policy '{}': {}", printable(text), parsed.message())};
   return row;

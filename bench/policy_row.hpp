@@ -20,7 +20,7 @@ struct policy_row {
   std::string peer;      ///< path of the peer's file (peers/peer.hpp); empty: no peer
   std::string version;   ///< of the peer's package
   std::string plug_in;   ///< file of a baseline's plug-in; empty: the project's own
-  settings with;
+  settings config;
   unsigned tenants = 1;           ///< simultaneous replays of the trace, half a trace out of step
   bool own_plan = false;          ///< follows a plan made from its own trace
   bool takes_everything = false;  ///< takes all of the device's memory at once, so its peak of reserved says little

@@ -27,13 +27,13 @@ class progress {
   progress& operator=(const progress&) = delete;
 
   /// Counts one step and shows its name.
-  void step(std::string_view what) {
+  void step(std::string_view name) {
     if (!shown_) return;
     constexpr std::size_t width = 30;
     const std::lock_guard lock{mutex_};
     const std::size_t full = steps_ == 0 ? width : ++done_ * width / steps_;
     print_error("\r\033[K[{}{}] {}/{} {}", std::string(full, '#'), std::string(width - full, '.'), done_, steps_,
-                visible(what.substr(0, 40)));
+                visible(name.substr(0, 40)));
     (void)std::fflush(stderr);
   }
 

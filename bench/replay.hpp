@@ -51,13 +51,13 @@ struct replay_outcome {
 
 /// Reports every block to the referee, and runs every pool's `check` at the end. An error is a defect of the allocator
 /// (a refused free, a broken invariant); running out of memory is an outcome.
-result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, sim_device& on);
+result<replay_outcome> replay_checked(const replay_plan& plan, allocator& memory, sim_device& device);
 
 /// Runs the operations without the checks; `elapsed_ns` is their time.
-result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, sim_device& on);
+result<replay_outcome> replay_timed(const replay_plan& plan, allocator& memory, sim_device& device);
 
 /// On CUDA streams. Times on a GPU are wall-clock, because driver calls may really wait.
-result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, cuda_replay_device& on);
-result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, cuda_replay_device& on);
+result<replay_outcome> replay_checked(const replay_plan& plan, allocator& memory, cuda_replay_device& device);
+result<replay_outcome> replay_timed(const replay_plan& plan, allocator& memory, cuda_replay_device& device);
 
 }  // namespace gpumem::bench

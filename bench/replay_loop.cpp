@@ -2,22 +2,23 @@
 
 namespace gpumem::bench {
 
-replay_loop loop_of(const trace& t) {
-  replay_loop out{.ops = {}, .live_at_end = {}, .slots = t.slots, .streams = t.streams.size(), .frees = 0};
-  out.ops.reserve(t.ops.size());
-  std::vector<std::uint16_t> stream_of(t.slots);
-  std::vector<bool> live(t.slots);
-  for (const trace_op& op : t.ops) {
+replay_loop loop_of(const trace& recorded) {
+  replay_loop loop{
+      .ops = {}, .live_at_end = {}, .slots = recorded.slots, .streams = recorded.streams.size(), .frees = 0};
+  loop.ops.reserve(recorded.ops.size());
+  std::vector<std::uint16_t> stream_of(recorded.slots);
+  std::vector<bool> live(recorded.slots);
+  for (const trace_op& op : recorded.ops) {
     const bool frees = op.kind == op_kind::free;
     if (!frees) stream_of[op.slot] = op.stream;
     live[op.slot] = !frees;
-    out.frees += frees ? 1 : 0;
-    out.ops.push_back({op.bytes, op.slot, stream_of[op.slot], frees});
+    loop.frees += frees ? 1 : 0;
+    loop.ops.push_back({op.bytes, op.slot, stream_of[op.slot], frees});
   }
-  for (std::uint32_t slot = 0; slot < t.slots; ++slot) {
-    if (live[slot]) out.live_at_end.push_back({0, slot, stream_of[slot], true});
+  for (std::uint32_t slot = 0; slot < recorded.slots; ++slot) {
+    if (live[slot]) loop.live_at_end.push_back({0, slot, stream_of[slot], true});
   }
-  return out;
+  return loop;
 }
 
 }  // namespace gpumem::bench

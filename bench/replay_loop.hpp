@@ -27,6 +27,6 @@ struct replay_loop {
   std::size_t frees = 0;
 };
 
-replay_loop loop_of(const trace& t);
+replay_loop loop_of(const trace& recorded);
 
 }  // namespace gpumem::bench

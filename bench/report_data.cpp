@@ -12,8 +12,8 @@ namespace {
 using json = nlohmann::ordered_json;
 
 template <typename value>
-json or_null(const std::optional<value>& of) {
-  return of ? json(*of) : json(nullptr);
+json or_null(const std::optional<value>& number) {
+  return number ? json(*number) : json(nullptr);
 }
 
 bool is_simulated(const replay_setup& setup) { return !setup.cuda || setup.cuda->info.simulated; }
@@ -43,9 +43,9 @@ json call_figures(const std::optional<call_counts>& known) {
     if (!known) return nullptr;
     return (*known)[static_cast<std::size_t>(kind)];
   };
-  const auto both = [&](device_call one, device_call other) -> json {
+  const auto both = [&](device_call first, device_call second) -> json {
     if (!known) return nullptr;
-    return (*known)[static_cast<std::size_t>(one)] + (*known)[static_cast<std::size_t>(other)];
+    return (*known)[static_cast<std::size_t>(first)] + (*known)[static_cast<std::size_t>(second)];
   };
   return {{"alloc", count(device_call::alloc)},
           {"free", count(device_call::free)},
@@ -58,29 +58,29 @@ json call_figures(const std::optional<call_counts>& known) {
           {"wait_stream", count(device_call::wait_stream)}};
 }
 
-json pages_of(const std::optional<page_figures>& pages, std::uint64_t page_figures::*which) {
-  return pages ? json(*pages.*which) : json(nullptr);
+json pages_of(const std::optional<page_figures>& pages, std::uint64_t page_figures::*count) {
+  return pages ? json(*pages.*count) : json(nullptr);
 }
 
 /// Samples about 160 operations, including the first, the last, and the one with the peak of live.
-json over_time(const history& of) {
-  json out{{"op", json::array()},
-           {"live_bytes", json::array()},
-           {"reserved_bytes", json::array()},
-           {"internal_fragmentation", json::array()},
-           {"external_fragmentation", json::array()},
-           {"largest_hole_bytes", json::array()},
-           {"holes", json::array()}};
-  for (const map_frame& each : of.frames) {
-    out["op"].push_back(each.op);
-    out["live_bytes"].push_back(each.live_bytes);
-    out["reserved_bytes"].push_back(each.reserved_bytes);
-    out["internal_fragmentation"].push_back(each.internal_fragmentation());
-    out["external_fragmentation"].push_back(each.external_fragmentation());
-    out["largest_hole_bytes"].push_back(each.largest_hole_bytes);
-    out["holes"].push_back(each.holes);
+json over_time(const history& shown) {
+  json series{{"op", json::array()},
+              {"live_bytes", json::array()},
+              {"reserved_bytes", json::array()},
+              {"internal_fragmentation", json::array()},
+              {"external_fragmentation", json::array()},
+              {"largest_hole_bytes", json::array()},
+              {"holes", json::array()}};
+  for (const map_frame& each : shown.frames) {
+    series["op"].push_back(each.op);
+    series["live_bytes"].push_back(each.live_bytes);
+    series["reserved_bytes"].push_back(each.reserved_bytes);
+    series["internal_fragmentation"].push_back(each.internal_fragmentation());
+    series["external_fragmentation"].push_back(each.external_fragmentation());
+    series["largest_hole_bytes"].push_back(each.largest_hole_bytes);
+    series["holes"].push_back(each.holes);
   }
-  return out;
+  return series;
 }
 
 /// A failed baseline has no figures.
@@ -134,14 +134,14 @@ json compare_row(const compare_result& each, const replay_setup& setup) {
   return row;
 }
 
-json failures_of(const fit_figures& of) {
-  json out = json::array();
-  for (const first_failure& each : of.failures) {
-    out.push_back({{"percent_of_peak", each.percent_of_peak},
-                   {"capacity_bytes", each.capacity_bytes},
-                   {"oom_at_op", or_null(each.at_op)}});
+json failures_of(const fit_figures& figures) {
+  json failures = json::array();
+  for (const first_failure& each : figures.failures) {
+    failures.push_back({{"percent_of_peak", each.percent_of_peak},
+                        {"capacity_bytes", each.capacity_bytes},
+                        {"oom_at_op", or_null(each.at_op)}});
   }
-  return out;
+  return failures;
 }
 
 json fit_row_of(const fit_result& each) {
@@ -182,9 +182,9 @@ std::string csv_field(const json& value) {
   if (!value.is_string()) return text_of(value, -1);
   const auto text = value.get<std::string>();
   if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
-  std::string out = "\"";
-  for (const char c : text) out += c == '"' ? std::string{"\"\""} : std::string{c};
-  return out + "\"";
+  std::string field = "\"";
+  for (const char c : text) field += c == '"' ? std::string{"\"\""} : std::string{c};
+  return field + "\"";
 }
 
 /// Objects within a row become columns named `outer_inner`.

@@ -19,7 +19,7 @@ struct second_use {
 };
 
 /// One use at a random place for a share of the blocks (0 to 1), chosen by the seed. In order of `after_op`.
-std::vector<second_use> plan_second_uses(const trace& t, double share, std::uint64_t seed);
+std::vector<second_use> plan_second_uses(const trace& recorded, double share, std::uint64_t seed);
 
 /// Operations of the first tenant before tenant `k` starts.
 [[nodiscard]] constexpr std::size_t tenant_offset(std::size_t ops, unsigned tenant) noexcept {
@@ -27,6 +27,6 @@ std::vector<second_use> plan_second_uses(const trace& t, double share, std::uint
 }
 
 /// Peak live of `tenants` tenants together, each half a trace after the previous one; blocks rounded up to 512.
-std::uint64_t peak_live_of(const trace& t, unsigned tenants);
+std::uint64_t peak_live_of(const trace& recorded, unsigned tenants);
 
 }  // namespace gpumem::bench

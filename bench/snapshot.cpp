@@ -25,7 +25,7 @@ constexpr std::size_t most_streams = 65536;
 constexpr const char* how_to_record =
     "record with torch.cuda.memory._record_memory_history() before the work and write with _dump_snapshot";
 
-status bad(std::string what) { return {errc::corrupt, std::move(what)}; }
+status bad(std::string reason) { return {errc::corrupt, std::move(reason)}; }
 
 struct block {
   std::int64_t bytes = 0;
@@ -36,8 +36,8 @@ struct block {
 struct event {
   bool allocates = false;
   bool refused = false;
-  std::int64_t at = 0;
-  block of;
+  std::int64_t address = 0;
+  block request;
   std::int64_t time_us = 0;
 };
 
@@ -50,99 +50,101 @@ class snapshot_reader {
 
   /// The events of a device that concern the program's blocks; if the list is not `whole`, its last one may be cut.
   result<std::vector<event>> events(index list, bool whole) const {
-    std::vector<event> out;
+    std::vector<event> decoded;
     constexpr std::size_t of_event = 2 * (sizeof(event) + sizeof(trace_op));  // many may refer to one in the file
     if (data_.items(list).size() > most_reader_bytes(bytes_) / of_event) {
       return bad("the events need more memory than a reader takes");
     }
     for (const index each : data_.items(list)) {
-      event one;
+      event next;
       bool of_block = false;
-      if (status read = read_one(each, out.size(), one, of_block); !read) {
+      if (status read = read_one(each, decoded.size(), next, of_block); !read) {
         if (!whole && each == data_.items(list).back()) break;  // the file ends within it
         return read;
       }
-      if (of_block) out.push_back(one);
+      if (of_block) decoded.push_back(next);
     }
-    return out;
+    return decoded;
   }
 
   /// The blocks that the program holds when the snapshot is taken.
   result<blocks_by_address> live_at_end(index segments, std::int64_t device) const {
-    blocks_by_address out;
+    blocks_by_address live;
     std::set<index> seen;
     for (const index segment : data_.items(segments)) {
-      std::int64_t on = 0;
-      std::int64_t at = 0;
+      std::int64_t own_device = 0;
+      std::int64_t address = 0;
       std::int64_t stream = 0;
-      if (status read = number_of(segment, "device", on); !read) return read;
-      if (on != device) continue;
-      if (status read = number_of(segment, "address", at); !read) return read;
+      if (status read = number_of(segment, "device", own_device); !read) return read;
+      if (own_device != device) continue;
+      if (status read = number_of(segment, "address", address); !read) return read;
       if (status read = number_of(segment, "stream", stream); !read) return read;
       const auto blocks = data_.find(segment, "blocks");
       if (!blocks) return bad("a segment has no blocks");
       // Python writes each list once. Many references to one would take time with the square of the file's size.
       if (!seen.insert(*blocks).second) return bad("two segments have the same list of blocks");
       for (const index each : data_.items(*blocks)) {
-        if (status added = add_block(each, stream, at, out); !added) return added;
+        if (status added = add_block(each, stream, address, live); !added) return added;
       }
     }
-    return out;
+    return live;
   }
 
  private:
   /// Event `number`; `of_block` where it concerns a block of the program.
-  status read_one(index from, std::size_t number, event& e, bool& of_block) const {
-    const auto action = text_of(from, "action");
+  status read_one(index entry, std::size_t number, event& decoded, bool& of_block) const {
+    const auto action = text_of(entry, "action");
     if (!action) return bad(fmt::format("event {} has no action", number));
-    e.allocates = *action == "alloc";
-    e.refused = *action == "oom";
-    of_block = e.allocates || e.refused || *action == "free_requested";
+    decoded.allocates = *action == "alloc";
+    decoded.refused = *action == "oom";
+    of_block = decoded.allocates || decoded.refused || *action == "free_requested";
     if (!of_block) return {};
-    if (!e.refused) {  // has device_free in the place of addr
-      if (status read = number_of(from, "addr", e.at); !read) return read;
+    if (!decoded.refused) {  // has device_free in the place of addr
+      if (status read = number_of(entry, "addr", decoded.address); !read) return read;
     }
-    if (status read = number_of(from, "size", e.of.bytes); !read) return read;
-    if (status read = number_of(from, "stream", e.of.stream); !read) return read;
-    if (data_.find(from, "time_us")) {  // missing before PyTorch 2.2
-      if (status read = number_of(from, "time_us", e.time_us); !read) return read;
+    if (status read = number_of(entry, "size", decoded.request.bytes); !read) return read;
+    if (status read = number_of(entry, "stream", decoded.request.stream); !read) return read;
+    if (data_.find(entry, "time_us")) {  // missing before PyTorch 2.2
+      if (status read = number_of(entry, "time_us", decoded.time_us); !read) return read;
     }
-    if (e.of.bytes < 0 || e.of.bytes > largest_block) return bad(fmt::format("an event of {} bytes", e.of.bytes));
+    if (decoded.request.bytes < 0 || decoded.request.bytes > largest_block)
+      return bad(fmt::format("an event of {} bytes", decoded.request.bytes));
     return {};
   }
-  /// `at` is the block's address unless the block has its own; advances to the next block's.
-  status add_block(index of, std::int64_t stream, std::int64_t& at, blocks_by_address& into) const {
+  /// `address` is the block's address unless the block has its own; advances to the next block's.
+  status add_block(index entry, std::int64_t stream, std::int64_t& address, blocks_by_address& blocks) const {
     std::int64_t bytes = 0;
-    if (status read = number_of(of, "size", bytes); !read) return read;
-    if (data_.find(of, "address")) {
-      if (status read = number_of(of, "address", at); !read) return read;
+    if (status read = number_of(entry, "size", bytes); !read) return read;
+    if (data_.find(entry, "address")) {
+      if (status read = number_of(entry, "address", address); !read) return read;
     }
-    if (bytes < 0 || bytes > largest_block || at < 0) return bad(fmt::format("a block of {} bytes", bytes));
-    const auto state = text_of(of, "state");
+    if (bytes < 0 || bytes > largest_block || address < 0) return bad(fmt::format("a block of {} bytes", bytes));
+    const auto state = text_of(entry, "state");
     if (!state) return bad("a block has no state");
     if (*state == "active_allocated") {
       std::int64_t requested = bytes;
-      if (data_.find(of, "requested_size")) {
-        if (status read = number_of(of, "requested_size", requested); !read) return read;
+      if (data_.find(entry, "requested_size")) {
+        if (status read = number_of(entry, "requested_size", requested); !read) return read;
       }
       if (requested < 0 || requested > bytes) return bad(fmt::format("a block of {} bytes for {}", bytes, requested));
-      if (!into.emplace(key_of(at), block{requested, stream}).second)
-        return bad(fmt::format("two blocks at {:#x}", at));
+      if (!blocks.emplace(key_of(address), block{requested, stream}).second)
+        return bad(fmt::format("two blocks at {:#x}", address));
     }
-    if (at > std::numeric_limits<std::int64_t>::max() - bytes) return bad(fmt::format("a block at {:#x}", at));
-    at += bytes;
+    if (address > std::numeric_limits<std::int64_t>::max() - bytes)
+      return bad(fmt::format("a block at {:#x}", address));
+    address += bytes;
     return {};
   }
 
-  [[nodiscard]] std::optional<std::string_view> text_of(index of, std::string_view key) const {
-    const auto found = data_.find(of, key);
+  [[nodiscard]] std::optional<std::string_view> text_of(index entry, std::string_view key) const {
+    const auto found = data_.find(entry, key);
     return found ? data_.text(*found) : std::nullopt;
   }
-  status number_of(index of, std::string_view key, std::int64_t& into) const {
-    const auto found = data_.find(of, key);
+  status number_of(index entry, std::string_view key, std::int64_t& number) const {
+    const auto found = data_.find(entry, key);
     const auto value = found ? data_.integer(*found) : std::nullopt;
     if (!value) return bad(fmt::format("{} is missing or no number", key));
-    into = *value;
+    number = *value;
     return {};
   }
 
@@ -156,9 +158,10 @@ status rewind(const std::vector<event>& events, blocks_by_address& live) {
     const event& e = events[i];
     if (e.refused) continue;
     if (e.allocates) {
-      if (live.erase(key_of(e.at)) == 0) return bad(fmt::format("event {}: the block at {:#x} ends nowhere", i, e.at));
-    } else if (!live.emplace(key_of(e.at), e.of).second) {
-      return bad(fmt::format("event {}: the block at {:#x} is freed, and live afterwards", i, e.at));
+      if (live.erase(key_of(e.address)) == 0)
+        return bad(fmt::format("event {}: the block at {:#x} ends nowhere", i, e.address));
+    } else if (!live.emplace(key_of(e.address), e.request).second) {
+      return bad(fmt::format("event {}: the block at {:#x} is freed, and live afterwards", i, e.address));
     }
   }
   return {};
@@ -167,41 +170,42 @@ status rewind(const std::vector<event>& events, blocks_by_address& live) {
 /// The blocks live before the first event, as far as the events alone tell: those that are freed before they are
 /// allocated.
 blocks_by_address freed_first(const std::vector<event>& events) {
-  blocks_by_address out;
+  blocks_by_address blocks;
   std::set<std::uint64_t> seen;
   for (const event& e : events) {
-    if (!e.refused && seen.insert(key_of(e.at)).second && !e.allocates) out.emplace(key_of(e.at), e.of);
+    if (!e.refused && seen.insert(key_of(e.address)).second && !e.allocates)
+      blocks.emplace(key_of(e.address), e.request);
   }
-  return out;
+  return blocks;
 }
 
 /// Builds the operations of a trace.
 class trace_maker {
  public:
-  status allocate(std::int64_t at, const block& of, std::uint64_t time_ns) {
-    if (of.bytes == 0) {
-      ++out_.skipped_rows;
+  status allocate(std::int64_t address, const block& allocated, std::uint64_t time_ns) {
+    if (allocated.bytes == 0) {
+      ++recorded_.skipped_rows;
       return {};
     }
     trace_op op;
     op.time_ns = time_ns;
-    op.bytes = static_cast<std::uint64_t>(of.bytes);
-    if (status found = stream_index(of.stream, op.stream); !found) return found;
+    op.bytes = static_cast<std::uint64_t>(allocated.bytes);
+    if (status found = stream_index(allocated.stream, op.stream); !found) return found;
     if (free_slots_.empty()) {
-      op.slot = out_.slots++;
+      op.slot = recorded_.slots++;
     } else {
       op.slot = free_slots_.back();
       free_slots_.pop_back();
     }
-    live_.insert_or_assign(key_of(at), op);
+    live_.insert_or_assign(key_of(address), op);
     live_bytes_ += round_up(op.bytes, block_granularity);
     if (live_bytes_ > largest_live) return bad("more than 2^56 bytes are live");
-    out_.peak_live_bytes = std::max(out_.peak_live_bytes, live_bytes_);
-    out_.ops.push_back(op);
+    recorded_.peak_live_bytes = std::max(recorded_.peak_live_bytes, live_bytes_);
+    recorded_.ops.push_back(op);
     return {};
   }
-  status free(std::int64_t at, std::uint64_t time_ns) {
-    const auto found = live_.find(key_of(at));
+  status free(std::int64_t address, std::uint64_t time_ns) {
+    const auto found = live_.find(key_of(address));
     if (found == live_.end()) return {};  // a block of 0 bytes
     trace_op op = found->second;
     op.kind = op_kind::free;
@@ -209,31 +213,31 @@ class trace_maker {
     live_bytes_ -= round_up(op.bytes, block_granularity);
     free_slots_.push_back(op.slot);
     live_.erase(found);
-    out_.ops.push_back(op);
+    recorded_.ops.push_back(op);
     return {};
   }
   status refuse(const block& request, std::uint64_t time_ns) {
     if (request.bytes == 0) return {};
-    refused_request refused{out_.ops.size(), time_ns, static_cast<std::uint64_t>(request.bytes), 0};
+    refused_request refused{recorded_.ops.size(), time_ns, static_cast<std::uint64_t>(request.bytes), 0};
     if (status found = stream_index(request.stream, refused.stream); !found) return found;
-    out_.refused.push_back(refused);
+    recorded_.refused.push_back(refused);
     return {};
   }
-  trace take() { return std::move(out_); }
+  trace take() { return std::move(recorded_); }
 
  private:
-  status stream_index(std::int64_t stream, std::uint16_t& into) {
+  status stream_index(std::int64_t stream, std::uint16_t& position) {
     const auto as_recorded = static_cast<std::uint64_t>(stream);
     const auto [found, added] =
-        stream_numbers_.try_emplace(as_recorded, static_cast<std::uint16_t>(out_.streams.size()));
-    into = found->second;
+        stream_numbers_.try_emplace(as_recorded, static_cast<std::uint16_t>(recorded_.streams.size()));
+    position = found->second;
     if (!added) return {};
-    if (out_.streams.size() == most_streams) return bad("more than 65536 streams");
-    out_.streams.push_back(as_recorded);
+    if (recorded_.streams.size() == most_streams) return bad("more than 65536 streams");
+    recorded_.streams.push_back(as_recorded);
     return {};
   }
 
-  trace out_;
+  trace recorded_;
   map_of_numbers<trace_op> live_;
   map_of_numbers<std::uint16_t> stream_numbers_;
   std::vector<std::uint32_t> free_slots_;
@@ -242,10 +246,10 @@ class trace_maker {
 
 result<trace> make_trace(const std::vector<event>& events, const blocks_by_address& before) {
   std::vector<std::pair<std::uint64_t, block>> first{before.begin(), before.end()};
-  std::sort(first.begin(), first.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  trace_maker to;
+  std::sort(first.begin(), first.end(), [](const auto& lhs, const auto& rhs) { return lhs.first < rhs.first; });
+  trace_maker maker;
   for (const auto& [at, of] : first) {
-    if (status made = to.allocate(static_cast<std::int64_t>(at), of, 0); !made) return made;
+    if (status made = maker.allocate(static_cast<std::int64_t>(at), of, 0); !made) return made;
   }
   std::uint64_t time_ns = 0;
   for (const event& e : events) {
@@ -254,14 +258,14 @@ result<trace> make_trace(const std::vector<event>& events, const blocks_by_addre
     const std::uint64_t since_us =
         e.time_us < begin_us ? 0 : static_cast<std::uint64_t>(e.time_us) - static_cast<std::uint64_t>(begin_us);
     time_ns = std::max(time_ns, std::min(since_us, std::uint64_t{1} << 45) * 1000);
-    status made = e.refused     ? to.refuse(e.of, time_ns)
-                  : e.allocates ? to.allocate(e.at, e.of, time_ns)
-                                : to.free(e.at, time_ns);
+    status made = e.refused     ? maker.refuse(e.request, time_ns)
+                  : e.allocates ? maker.allocate(e.address, e.request, time_ns)
+                                : maker.free(e.address, time_ns);
     if (!made) return made;
   }
-  trace out = to.take();
-  if (out.ops.empty()) return bad("no operations in the snapshot");
-  return out;
+  trace recorded = maker.take();
+  if (recorded.ops.empty()) return bad("no operations in the snapshot");
+  return recorded;
 }
 
 /// Chooses the device whose events are read.

@@ -15,11 +15,11 @@ using cells = std::vector<std::string>;
 
 /// Aligns the first column to the left and all others to the right.
 std::string line_of(const cells& row, const std::vector<std::size_t>& widths) {
-  std::string out = "  ";
+  std::string line = "  ";
   for (std::size_t i = 0; i < row.size(); ++i) {
-    out += i == 0 ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("  {:>{}}", row[i], widths[i]);
+    line += i == 0 ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("  {:>{}}", row[i], widths[i]);
   }
-  return out.substr(0, out.find_last_not_of(' ') + 1) + "\n";
+  return line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
 }
 
 /// Groups rows under their trace.
@@ -27,9 +27,9 @@ class grouped_table {
  public:
   explicit grouped_table(cells header) : rows_{std::move(header)}, traces_{nullptr} {}
 
-  void add(const trace& of, cells row) {
+  void add(const trace& recorded, cells row) {
     rows_.push_back(std::move(row));
-    traces_.push_back(&of);
+    traces_.push_back(&recorded);
   }
 
   [[nodiscard]] std::string text() const {
@@ -37,17 +37,17 @@ class grouped_table {
     for (const cells& row : rows_) {
       for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
     }
-    std::string out;
+    std::string lines;
     for (std::size_t i = 1; i < rows_.size(); ++i) {
       if (traces_[i] != traces_[i - 1]) {
-        const trace& of = *traces_[i];
-        out += fmt::format("{}{}: {} operations, {} live at the peak\n", i > 1 ? "\n" : "", of.name, of.ops.size(),
-                           format_bytes(of.peak_live_bytes));
-        out += line_of(rows_.front(), widths);
+        const trace& recorded = *traces_[i];
+        lines += fmt::format("{}{}: {} operations, {} live at the peak\n", i > 1 ? "\n" : "", recorded.name,
+                             recorded.ops.size(), format_bytes(recorded.peak_live_bytes));
+        lines += line_of(rows_.front(), widths);
       }
-      out += line_of(rows_[i], widths);
+      lines += line_of(rows_[i], widths);
     }
-    return out;
+    return lines;
   }
 
  private:
@@ -100,49 +100,49 @@ std::string baseline_line(const std::vector<compare_result>& results, const repl
     return std::any_of(results.begin(), results.end(), [&](const auto& each) { return each.row->baseline == kind; });
   };
   const bool simulated = !setup.cuda || setup.cuda->info.simulated;
-  std::string out;
+  std::string line;
   if (has("cub")) {
-    out += "cub is cub::CachingDeviceAllocator with settings that cache every size, cub_default with its own; ";
+    line += "cub is cub::CachingDeviceAllocator with settings that cache every size, cub_default with its own; ";
   }
   if (simulated && has("cuda_malloc_async")) {
-    out += "cuda_malloc_async is a model of the driver's pool; ";
+    line += "cuda_malloc_async is a model of the driver's pool; ";
   }
   if (!simulated && has("cuda_malloc")) {
-    out += fmt::format("cuda_malloc replays the first {} operations of a trace; ", raw_prefix_ops);
+    line += fmt::format("cuda_malloc replays the first {} operations of a trace; ", raw_prefix_ops);
   }
-  if (simulated &&
-      std::any_of(results.begin(), results.end(), [](const auto& e) { return !e.row->baseline.empty(); })) {
-    out += "baselines are simulated as well, over a double of the CUDA driver; ";
+  if (simulated && std::any_of(results.begin(), results.end(),
+                               [](const auto& candidate) { return !candidate.row->baseline.empty(); })) {
+    line += "baselines are simulated as well, over a double of the CUDA driver; ";
   }
-  if (out.empty()) return out;
-  out.replace(out.size() - 2, 2, ".\n");
-  return out;
+  if (line.empty()) return line;
+  line.replace(line.size() - 2, 2, ".\n");
+  return line;
 }
 
 /// The versions of the other packages among the rows, each once.
 template <typename row_result>
 std::string peer_line(const std::vector<row_result>& results) {
-  std::string out;
+  std::string line;
   for (const row_result& each : results) {
     const policy_row& row = *each.row;
     if (row.version.empty() || each.recorded != results.front().recorded) continue;
-    out += fmt::format("{}{} is the allocator of {}", out.empty() ? "" : "; ", row.text, row.version);
+    line += fmt::format("{}{} is the allocator of {}", line.empty() ? "" : "; ", row.text, row.version);
   }
-  return out.empty() ? out : out + ", its own code.\n";
+  return line.empty() ? line : line + ", its own code.\n";
 }
 
 /// Explains rows with several tenants, each once.
 template <typename row_result>
 std::string tenants_line(const std::vector<row_result>& results) {
-  std::string out;
+  std::string line;
   for (const row_result& each : results) {
     const policy_row& row = *each.row;
     if (row.tenants < 2 || each.recorded != results.front().recorded) continue;
-    out +=
+    line +=
         fmt::format("{} replays the trace {} times at once, half a trace out of step{}; its figures are of the sum.\n",
-                    row.text, row.tenants, row.with.pools.size() > 1 ? ", one tenant to a pool" : "");
+                    row.text, row.tenants, row.config.pools.size() > 1 ? ", one tenant to a pool" : "");
   }
-  return out;
+  return line;
 }
 
 /// Explains default rows that get a share of the device.

@@ -75,12 +75,12 @@ std::optional<std::uint64_t> parse_stream(std::string_view text) {
 /// `HH:MM:SS:microseconds`; hours may exceed 24.
 std::optional<std::uint64_t> parse_time_ns(std::string_view text) {
   std::array<std::uint64_t, 4> parts{};
-  constexpr std::array<std::uint64_t, 4> below{most_hours, 60, 60, 1'000'000};
+  constexpr std::array<std::uint64_t, 4> limits{most_hours, 60, 60, 1'000'000};
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::size_t end = i == 3 ? text.size() : text.find_first_of(i == 2 ? ":." : ":");
     if (end == std::string_view::npos || end > 6) return std::nullopt;
     const auto value = parse_number(text.substr(0, end));
-    if (!value || *value >= below[i]) return std::nullopt;
+    if (!value || *value >= limits[i]) return std::nullopt;
     parts[i] = *value;
     text.remove_prefix(std::min(end + 1, text.size()));
   }
@@ -103,7 +103,7 @@ status parse_size(std::string_view text, std::uint64_t& bytes) {
 /// Builds a trace from lines.
 class trace_builder {
  public:
-  explicit trace_builder(trace& out) : out_{out} {}
+  explicit trace_builder(trace& target) : target_{target} {}
 
   status add_line(std::string_view line);
   status finish() const;
@@ -120,7 +120,7 @@ class trace_builder {
   status stream_index(std::uint64_t stream, std::uint16_t& index);
   status since_start(std::uint64_t clock_ns, std::uint64_t& time_ns);
 
-  trace& out_;
+  trace& target_;
   bool header_seen_ = false;
   bool blank_seen_ = false;
   std::size_t rows_ = 0;
@@ -184,7 +184,7 @@ status trace_builder::add_row(const row& fields_of) {
     return bad(fmt::format("stream {} is not a number", quoted(fields_of[stream_field])));
   }
   if (op.bytes == 0) {
-    ++out_.skipped_rows;
+    ++target_.skipped_rows;
     return {};
   }
   if (status found = stream_index(*stream, op.stream); !found) return found;
@@ -195,24 +195,24 @@ status trace_builder::add_row(const row& fields_of) {
 /// gpumem writes POLICY@BYTES in the place of the pointer: what refused, and within how much memory.
 status trace_builder::add_refused(const row& fields_of, std::uint64_t clock_ns) {
   refused_request refused;
-  refused.before_op = out_.ops.size();
+  refused.before_op = target_.ops.size();
   if (status parsed = parse_size(fields_of[size_field], refused.bytes); !parsed) return parsed;
   const auto stream = parse_stream(fields_of[stream_field]);
   if (!stream) return bad(fmt::format("stream {} is not a number", quoted(fields_of[stream_field])));
   if (refused.bytes == 0) {
-    ++out_.skipped_rows;
+    ++target_.skipped_rows;
     return {};
   }
   const std::string_view refuser = fields_of[pointer_field];
   if (const std::size_t within = refuser.rfind('@'); within != std::string_view::npos) {
     const auto bytes = parse_number(refuser.substr(within + 1));
     if (!bytes) return bad(fmt::format("refused by {}, expected POLICY@BYTES", quoted(refuser)));
-    out_.refusing_policy = refuser.substr(0, within);
-    out_.refused_within_bytes = std::max(out_.refused_within_bytes, *bytes);
+    target_.refusing_policy = refuser.substr(0, within);
+    target_.refused_within_bytes = std::max(target_.refused_within_bytes, *bytes);
   }
   if (status found = stream_index(*stream, refused.stream); !found) return found;
   if (status timed = since_start(clock_ns, refused.time_ns); !timed) return timed;
-  out_.refused.push_back(refused);
+  target_.refused.push_back(refused);
   return {};
 }
 
@@ -234,24 +234,24 @@ status trace_builder::add_op(op_kind kind, std::uint64_t pointer, trace_op op) {
     live_bytes_ += round_up(op.bytes, block_granularity);
     if (live_bytes_ > largest_live) return bad("more than 2^56 bytes are live");
     if (free_slots_.empty()) {
-      op.slot = out_.slots++;
+      op.slot = target_.slots++;
     } else {
       op.slot = free_slots_.back();
       free_slots_.pop_back();
     }
     live_.emplace(pointer, live_block{op.bytes, op.slot});
-    out_.peak_live_bytes = std::max(out_.peak_live_bytes, live_bytes_);
+    target_.peak_live_bytes = std::max(target_.peak_live_bytes, live_bytes_);
   }
-  out_.ops.push_back(op);
+  target_.ops.push_back(op);
   return {};
 }
 
 status trace_builder::stream_index(std::uint64_t stream, std::uint16_t& index) {
-  const auto [found, added] = stream_numbers_.try_emplace(stream, static_cast<std::uint16_t>(out_.streams.size()));
+  const auto [found, added] = stream_numbers_.try_emplace(stream, static_cast<std::uint16_t>(target_.streams.size()));
   index = found->second;
   if (!added) return {};
-  if (out_.streams.size() == most_streams) return bad("more than 65536 streams");
-  out_.streams.push_back(stream);
+  if (target_.streams.size() == most_streams) return bad("more than 65536 streams");
+  target_.streams.push_back(stream);
   return {};
 }
 
@@ -273,7 +273,7 @@ status trace_builder::since_start(std::uint64_t clock_ns, std::uint64_t& time_ns
 
 status trace_builder::finish() const {
   if (!header_seen_) return bad("the file is empty");
-  if (out_.ops.empty()) return bad("no operations after the header");
+  if (target_.ops.empty()) return bad("no operations after the header");
   return {};
 }
 
@@ -382,16 +382,16 @@ result<trace> load_trace(const std::string& path) {
   }
   auto source = byte_source::open(path);
   if (!source) return status{source.code(), fmt::format("{}: {}", shown, source.why().message())};
-  trace out;
-  out.name = name_of(path);
-  out.path = path;
-  trace_builder builder{out};
+  trace loaded;
+  loaded.name = name_of(path);
+  loaded.path = path;
+  trace_builder builder{loaded};
   std::uint64_t line = 0;
-  status read = read_lines(**source, builder, line, out.cut);
+  status read = read_lines(**source, builder, line, loaded.cut);
   if (read.ok()) read = builder.finish();
   if (!read.ok()) return status{read.code(), fmt::format("{}:{}: {}", shown, line, read.message())};
-  warn_if_cut(out);
-  return out;
+  warn_if_cut(loaded);
+  return loaded;
 }
 
 trace with_refused(const trace& recorded) {
@@ -425,8 +425,8 @@ trace with_refused(const trace& recorded) {
 result<std::vector<std::string>> traces_in(const std::string& folder) {
   std::vector<std::string> found;
   std::error_code why;
-  for (std::filesystem::directory_iterator at{folder, why}, end; !why && at != end; at.increment(why)) {
-    const std::string path = at->path().string();
+  for (std::filesystem::directory_iterator entry{folder, why}, end; !why && entry != end; entry.increment(why)) {
+    const std::string path = entry->path().string();
     if (path.ends_with(".csv") || path.ends_with(".csv.gz") || path.ends_with(".gmtrace")) found.push_back(path);
   }
   if (why) return status{errc::invalid_argument, fmt::format("{}: {}", printable(folder, longest_path), why.message())};

@@ -53,31 +53,32 @@ struct candidate {
   [[nodiscard]] bool fits() const { return !figures.outcome.oom && !refused && !too_close; }
   /// As `gpumem_bench --policy` takes it.
   [[nodiscard]] std::string name() const {
-    std::string out;
+    std::string text;
     for (const auto& [name, value] : set) {
       if (name == "LIMIT") continue;  // the limit is the same for all candidates
       std::string small = name;
-      std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return std::tolower(c); });
-      out += out.empty() ? value : fmt::format(",{}={}", small, value);
+      std::transform(small.begin(), small.end(), small.begin(),
+                     [](unsigned char letter) { return std::tolower(letter); });
+      text += text.empty() ? value : fmt::format(",{}={}", small, value);
     }
-    return out;
+    return text;
   }
 };
 
 /// Every known policy with its declared variants, and the settings that change memory use or its cost.
-std::vector<variables> choices(const bench::trace& of) {
-  std::vector<variables> out;
+std::vector<variables> choices(const bench::trace& recorded) {
+  std::vector<variables> sets;
   for (const policy_entry& each : known_policies()) {
-    variables& set = out.emplace_back(variables{{"POLICY", each.name}});
+    variables& set = sets.emplace_back(variables{{"POLICY", each.name}});
     if (each.needs.pools) set.emplace_back("POOLS", "100%");
-    for (const std::string& variant : each.variants) out.push_back({{"POLICY", each.name + ":" + variant}});
+    for (const std::string& variant : each.variants) sets.push_back({{"POLICY", each.name + ":" + variant}});
     const bool moves_pages = !each.needs.without_pages.empty();
-    if (of.streams.size() > 1 && (moves_pages || each.name == settings{}.policy)) {
-      out.push_back({{"POLICY", each.name}, {"STREAM_REUSE", "host"}});
+    if (recorded.streams.size() > 1 && (moves_pages || each.name == settings{}.policy)) {
+      sets.push_back({{"POLICY", each.name}, {"STREAM_REUSE", "host"}});
     }
   }
-  out.push_back({{"POLICY", settings{}.policy}, {"THREAD_CACHE", "0"}});
-  return out;
+  sets.push_back({{"POLICY", settings{}.policy}, {"THREAD_CACHE", "0"}});
+  return sets;
 }
 
 /// `32.2GiB`: at most one decimal where that is close, and never more than `bytes`.
@@ -104,15 +105,16 @@ bool was_refused(const variables& set, const bench::trace& recorded, std::uint64
 }
 
 /// Ignores other GPUMEM_* in the environment, so that the advice is complete.
-result<std::vector<candidate>> candidates(const bench::trace& of, std::uint64_t capacity, const bench::own_plan& plan) {
-  std::vector<candidate> out;
-  for (variables& set : choices(of)) {
-    candidate& each = out.emplace_back();
+result<std::vector<candidate>> candidates(const bench::trace& recorded, std::uint64_t capacity,
+                                          const bench::own_plan& plan) {
+  std::vector<candidate> rows;
+  for (variables& set : choices(recorded)) {
+    candidate& each = rows.emplace_back();
     const std::string limit = capacity != 0 ? limit_text(capacity) : "100%";
     const policy_entry entry = *find_policy(set.front().second);
     if (capacity != 0 || entry.needs.limit) set.emplace_back("LIMIT", limit);
     each.set = std::move(set);
-    each.refused = was_refused(each.set, of, capacity);
+    each.refused = was_refused(each.set, recorded, capacity);
     std::string text = each.name();
     if (each.set.back().first == "LIMIT") text += ",limit=" + limit;
     auto row = bench::parse_policy_row(text, settings{}, "");
@@ -121,102 +123,102 @@ result<std::vector<candidate>> candidates(const bench::trace& of, std::uint64_t 
                         each.set.front().second.find(':') == std::string::npos;
     if (varies && capacity != 0) {
       each.within_margin = *row;
-      each.within_margin->with.limit =
+      each.within_margin->config.limit =
           byte_limit{.unit = byte_limit::kind::bytes,
                      .bytes = std::max(capacity - capacity * margin_percent / 100, std::min(capacity, 2 * mib))};
     }
     each.row = bench::needs_own_plan(*row) ? plan.followed_by(*std::move(row)) : *std::move(row);
   }
-  return out;
+  return rows;
 }
 
 /// Under a capacity, candidates that fit are ordered by time in device calls, those without a plan first. Without a
 /// capacity, candidates are ordered by memory.
-bool better(const candidate& one, const candidate& other, bool capped) {
-  const auto key = [capped](const candidate& of) {
+bool better(const candidate& lhs, const candidate& rhs, bool capped) {
+  const auto key = [capped](const candidate& item) {
     // Among candidates that do not fit, the one that ran longest comes first.
-    const std::uint64_t left = of.fits() ? 0 : ~of.figures.outcome.ops;
-    const std::uint64_t reserved = of.figures.peak_reserved_bytes;
-    const std::uint64_t cost = of.figures.in_device_calls_ns.value_or(0);
-    const bool by_cost = capped && of.fits();
-    const std::uint64_t plan = of.row.own_plan ? 1 : 0;
-    return by_cost ? std::tuple{!of.fits(), left, cost, plan, reserved}
-                   : std::tuple{!of.fits(), left, reserved, cost, plan};
+    const std::uint64_t left = item.fits() ? 0 : ~item.figures.outcome.ops;
+    const std::uint64_t reserved = item.figures.peak_reserved_bytes;
+    const std::uint64_t cost = item.figures.in_device_calls_ns.value_or(0);
+    const bool by_cost = capped && item.fits();
+    const std::uint64_t plan = item.row.own_plan ? 1 : 0;
+    return by_cost ? std::tuple{!item.fits(), left, cost, plan, reserved}
+                   : std::tuple{!item.fits(), left, reserved, cost, plan};
   };
-  return key(one) < key(other);
+  return key(lhs) < key(rhs);
 }
 
 /// Whether two rows differ in anything but their names.
-bool same_figures(const candidate& one, const candidate& other) {
-  const auto key = [](const candidate& of) {
-    return std::tuple{of.figures.outcome.oom,
-                      of.refused,
-                      of.too_close,
-                      of.figures.outcome.ops,
-                      of.figures.peak_reserved_bytes,
-                      of.figures.in_device_calls_ns.value_or(0),
-                      of.figures.pages ? of.figures.pages->remapped : 0,
-                      of.row.own_plan};
+bool same_figures(const candidate& lhs, const candidate& rhs) {
+  const auto key = [](const candidate& item) {
+    return std::tuple{item.figures.outcome.oom,
+                      item.refused,
+                      item.too_close,
+                      item.figures.outcome.ops,
+                      item.figures.peak_reserved_bytes,
+                      item.figures.in_device_calls_ns.value_or(0),
+                      item.figures.pages ? item.figures.pages->remapped : 0,
+                      item.row.own_plan};
   };
-  return key(one) == key(other);
+  return key(lhs) == key(rhs);
 }
 
 /// The variables as a shell takes them, before the command.
-std::string assignments(const candidate& of, const std::string& trace) {
-  std::string out;
-  for (const auto& [name, value] : of.set) {
-    out += fmt::format("{}GPUMEM_{}={}", out.empty() ? "" : " ", name, value);
+std::string assignments(const candidate& chosen, const std::string& trace) {
+  std::string text;
+  for (const auto& [name, value] : chosen.set) {
+    text += fmt::format("{}GPUMEM_{}={}", text.empty() ? "" : " ", name, value);
   }
-  if (of.row.own_plan) out += fmt::format(" GPUMEM_PLAN={}.plan", trace);
-  return out;
+  if (chosen.row.own_plan) text += fmt::format(" GPUMEM_PLAN={}.plan", trace);
+  return text;
 }
 
-nlohmann::ordered_json row_of(const candidate& of, const bench::trace& t, std::size_t rank) {
-  const bench::compare_figures& figures = of.figures;
+nlohmann::ordered_json row_of(const candidate& chosen, const bench::trace& recorded, std::size_t rank) {
+  const bench::compare_figures& figures = chosen.figures;
   const bench::replay_outcome& outcome = figures.outcome;
   return {{"rank", rank},
-          {"policy", of.name()},
-          {"fits", of.fits()},
+          {"policy", chosen.name()},
+          {"fits", chosen.fits()},
           {"peak_reserved_bytes", figures.peak_reserved_bytes},
           {"utilization", figures.utilization()},
           {"modelled_device_ms", static_cast<double>(figures.in_device_calls_ns.value_or(0)) / 1e6},
           {"remapped_pages", figures.pages ? figures.pages->remapped : 0},
-          {"refused_in_recording", of.refused},
-          {"within_margin", of.too_close},
+          {"refused_in_recording", chosen.refused},
+          {"within_margin", chosen.too_close},
           {"oom", outcome.oom},
           {"oom_at_op", outcome.oom ? nlohmann::ordered_json(outcome.ops) : nullptr},
           {"oom_cause", outcome.oom ? nlohmann::ordered_json(to_string(outcome.cause)) : nullptr},
-          {"own_plan", of.row.own_plan},
-          {"set", assignments(of, t.name)}};
+          {"own_plan", chosen.row.own_plan},
+          {"set", assignments(chosen, recorded.name)}};
 }
 
 /// `growth, hard_cap`: rows whose figures are the same are one line.
 std::string with_its_equals(const nlohmann::ordered_json& rows, const std::string& policy) {
-  std::string out = policy;
-  std::size_t others = 0;
+  std::string names = policy;
+  std::size_t equal_count = 0;
   for (const auto& row : rows) {
     if (row["same_as"] != policy) continue;
-    ++others;
-    if (others <= 2) out += ", " + row["policy"].get<std::string>();
+    ++equal_count;
+    if (equal_count <= 2) names += ", " + row["policy"].get<std::string>();
   }
-  if (others > 2) out += fmt::format(" and {} more", others - 2);
-  return out;
+  if (equal_count > 2) names += fmt::format(" and {} more", equal_count - 2);
+  return names;
 }
 
 std::string as_text(const nlohmann::ordered_json& all, const std::string& path) {
   const auto& rows = all["results"];
   const auto bytes = [](const nlohmann::ordered_json& value) { return format_bytes(value.get<std::uint64_t>()); };
-  std::string out = fmt::format("{}: {} operations, {} live at the peak; ", all["trace"].get<std::string>(),
-                                all["ops"].get<std::uint64_t>(), bytes(all["peak_live_bytes"]));
-  out += all["capacity_bytes"].is_null()
-             ? "no limit. Simulated.\n\n"
-             : fmt::format(
-                   "at most {}{}. Simulated.\n\n", bytes(all["capacity_bytes"]),
-                   all["capacity_by"] == "recording" ? ", in which the recorded program ran out (--capacity)" : "");
+  std::string text = fmt::format("{}: {} operations, {} live at the peak; ", all["trace"].get<std::string>(),
+                                 all["ops"].get<std::uint64_t>(), bytes(all["peak_live_bytes"]));
+  text += all["capacity_bytes"].is_null()
+              ? "no limit. Simulated.\n\n"
+              : fmt::format(
+                    "at most {}{}. Simulated.\n\n", bytes(all["capacity_bytes"]),
+                    all["capacity_by"] == "recording" ? ", in which the recorded program ran out (--capacity)" : "");
   if (const auto refused = all["refused"].get<std::uint64_t>(); refused != 0) {
-    out.insert(out.size() - 1, fmt::format("Requests that were refused and not served later: {}; they are asked for "
-                                           "again.\n",
-                                           refused));
+    text.insert(text.size() - 1, fmt::format("Requests that were refused and not served later: {}; they are asked for "
+                                             "again.\n",
+                                             refused));
   }
   std::vector<std::vector<std::string>> lines{
       {"<policy", "<fits", "peak reserved", "utilization", "modelled ms", "pages moved", "<set"}};
@@ -239,35 +241,35 @@ std::string as_text(const nlohmann::ordered_json& all, const std::string& path) 
                          : fmt::format("out of memory at operation {} ({})", row["oom_at_op"].get<std::uint64_t>(),
                                        row["oom_cause"].get<std::string>())});
   }
-  out += table(lines) + "\n";
+  text += table(lines) + "\n";
   if (!some) {
-    return out + "Nothing fits." +
+    return text + "Nothing fits." +
            (all["proof"].is_null() ? std::string{} : " " + all["proof"].get<std::string>() + ".") + "\n";
   }
-  out += fmt::format("Set: {}\n", rows.front()["set"].get<std::string>());
+  text += fmt::format("Set: {}\n", rows.front()["set"].get<std::string>());
   for (const auto& row : rows) {
     if (!rows.front()["own_plan"].get<bool>()) break;
     if (row["own_plan"].get<bool>() || !row["fits"].get<bool>()) continue;
-    out += fmt::format("Without a plan: {}\n", row["set"].get<std::string>());
+    text += fmt::format("Without a plan: {}\n", row["set"].get<std::string>());
     break;
   }
   if (plan) {
     const std::string name = all["trace"];
-    out += fmt::format("planned follows a plan of this recording: gpumem plan {} -o {}.plan\n", path, name);
+    text += fmt::format("planned follows a plan of this recording: gpumem plan {} -o {}.plan\n", path, name);
   }
-  return out;
+  return text;
 }
 
 /// The proof that nothing can fit, if there is one.
-nlohmann::ordered_json proof(const bench::trace& of, std::uint64_t capacity) {
-  if (capacity == 0 || of.peak_live_bytes <= capacity) return nullptr;
+nlohmann::ordered_json proof(const bench::trace& recorded, std::uint64_t capacity) {
+  if (capacity == 0 || recorded.peak_live_bytes <= capacity) return nullptr;
   std::uint64_t live = 0;
-  for (std::size_t i = 0; i < of.ops.size(); ++i) {
-    const std::uint64_t bytes = round_up(of.ops[i].bytes, block_granularity);
-    live = of.ops[i].kind == bench::op_kind::allocate ? live + bytes : live - bytes;
+  for (std::size_t i = 0; i < recorded.ops.size(); ++i) {
+    const std::uint64_t bytes = round_up(recorded.ops[i].bytes, block_granularity);
+    live = recorded.ops[i].kind == bench::op_kind::allocate ? live + bytes : live - bytes;
     if (live > capacity) {
       return fmt::format("No allocator can: after operation {} {} bytes are live, and {} at the peak", i + 1, live,
-                         of.peak_live_bytes);
+                         recorded.peak_live_bytes);
     }
   }
   return nullptr;
@@ -275,69 +277,70 @@ nlohmann::ordered_json proof(const bench::trace& of, std::uint64_t capacity) {
 
 }  // namespace
 
-CLI::App* add_advise_command(CLI::App& to, advise_options& into) {
-  CLI::App* const advise = to.add_subcommand("advise", "ranks the policies and settings that fit a recorded program");
-  advise->add_option("trace", into.trace, "a recording (GPUMEM_TRACE)")->type_name("TRACE");
-  advise->add_option("--capacity", into.capacity, "memory for the program: 52GiB [default: no limit]")->type_name("C");
-  advise->add_flag("--json", into.json, "as JSON");
+CLI::App* add_advise_command(CLI::App& app, advise_options& options) {
+  CLI::App* const advise = app.add_subcommand("advise", "ranks the policies and settings that fit a recorded program");
+  advise->add_option("trace", options.trace, "a recording (GPUMEM_TRACE)")->type_name("TRACE");
+  advise->add_option("--capacity", options.capacity, "memory for the program: 52GiB [default: no limit]")
+      ->type_name("C");
+  advise->add_flag("--json", options.json, "as JSON");
   advise->footer(
       "Exit status: 3 if nothing fits. Simulated: the recording is replayed under every policy.\n"
       "Example: gpumem advise run.csv.gz --capacity 24GiB");
   return advise;
 }
 
-status advice_for(const bench::trace& t, std::uint64_t capacity, const bench::own_plan& plan,
-                  nlohmann::ordered_json& into) {
+status advice_for(const bench::trace& recorded, std::uint64_t capacity, const bench::own_plan& plan,
+                  nlohmann::ordered_json& advice) {
   bench::replay_setup setup;
   setup.device.capacity_bytes =
-      round_up(std::max({setup.device.capacity_bytes, 2 * capacity, 2 * t.peak_live_bytes}), gib);
+      round_up(std::max({setup.device.capacity_bytes, 2 * capacity, 2 * recorded.peak_live_bytes}), gib);
   setup.device.referee = false;
-  auto rows = candidates(t, capacity, plan);
+  auto rows = candidates(recorded, capacity, plan);
   if (!rows) return rows.why();
   set_log_sink([](std::string_view) {});  // the table contains the refusals
   const unsigned jobs = std::max(1U, std::thread::hardware_concurrency());
-  const status went = bench::run_parallel(rows->size(), jobs, [&](std::size_t i) -> status {
-    auto figures = bench::measure_checked(t, (*rows)[i].row, setup);
-    if (!figures) return {figures.code(), (*rows)[i].name() + ": " + figures.why().message()};
-    candidate& each = (*rows)[i];
+  const status went = bench::run_parallel(rows->size(), jobs, [&](std::size_t index) -> status {
+    auto figures = bench::measure_checked(recorded, (*rows)[index].row, setup);
+    if (!figures) return {figures.code(), (*rows)[index].name() + ": " + figures.why().message()};
+    candidate& each = (*rows)[index];
     each.figures = *figures;
     if (!each.within_margin || !each.fits()) return {};
-    auto closer = bench::measure_checked(t, *each.within_margin, setup);
+    auto closer = bench::measure_checked(recorded, *each.within_margin, setup);
     if (!closer) return {closer.code(), each.name() + ": " + closer.why().message()};
     each.too_close = closer->outcome.oom;
     return {};
   });
-  if (!went) return status{went.code(), fmt::format("{}: {}", t.path, went.message())};
+  if (!went) return status{went.code(), fmt::format("{}: {}", recorded.path, went.message())};
   std::stable_sort(rows->begin(), rows->end(),
-                   [&](const candidate& a, const candidate& b) { return better(a, b, capacity != 0); });
-  into = nlohmann::ordered_json::array();
+                   [&](const candidate& lhs, const candidate& rhs) { return better(lhs, rhs, capacity != 0); });
+  advice = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < rows->size(); ++i) {
-    nlohmann::ordered_json row = row_of((*rows)[i], t, i + 1);
+    nlohmann::ordered_json row = row_of((*rows)[i], recorded, i + 1);
     row["same_as"] = nullptr;
     for (std::size_t before = 0; before < i && row["same_as"].is_null(); ++before) {
       if (same_figures((*rows)[before], (*rows)[i])) row["same_as"] = (*rows)[before].name();
     }
-    into.push_back(std::move(row));
+    advice.push_back(std::move(row));
   }
   return {};
 }
 
-int advise(const advise_options& with) {
-  if (with.trace.empty()) return fail(2, "advise: no TRACE; expected a recording (GPUMEM_TRACE)");
+int advise(const advise_options& options) {
+  if (options.trace.empty()) return fail(2, "advise: no TRACE; expected a recording (GPUMEM_TRACE)");
   std::uint64_t capacity = 0;
-  if (!with.capacity.empty()) {
-    const result<std::uint64_t> bytes = parse_bytes(with.capacity, "--capacity");
+  if (!options.capacity.empty()) {
+    const result<std::uint64_t> bytes = parse_bytes(options.capacity, "--capacity");
     if (!bytes) return fail(2, bytes.why().message());
     if (*bytes == 0 || *bytes > 32 * tib) return fail(2, "--capacity: expected from 1 byte to 32TiB");
     capacity = *bytes;
   }
-  const result<bench::trace> recorded = bench::load_trace(with.trace);
+  const result<bench::trace> recorded = bench::load_trace(options.trace);
   if (!recorded) return fail(1, recorded.why().message());
   const bench::trace t = bench::with_refused(*recorded);
   const bool as_recorded = capacity == 0 && !t.refusing_policy.empty();
   if (as_recorded) capacity = t.refused_within_bytes;
   const auto plan = [&] {
-    const progress line{"planning " + with.trace, std::chrono::duration<double>(plan_time).count()};
+    const progress line{"planning " + options.trace, std::chrono::duration<double>(plan_time).count()};
     return bench::own_plan::make(t, plan_time);
   }();
   if (!plan) return fail(1, plan.why().message());
@@ -361,8 +364,8 @@ int advise(const advise_options& with) {
     all["capacity_bytes"] = capacity;
     all["capacity_by"] = as_recorded ? "recording" : "option";
   }
-  const std::string text =
-      with.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : as_text(all, with.trace);
+  const std::string text = options.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                                        : as_text(all, options.trace);
   fmt::print("{}", visible(text));
   const auto& ranked = all["results"];
   return ranked.empty() || !ranked.front()["fits"].get<bool>() ? nothing_fits : 0;

@@ -24,15 +24,15 @@ struct advise_options {
   bool json = false;
 };
 
-/// Adds the subcommand; its arguments go into `into`.
-CLI::App* add_advise_command(CLI::App& to, advise_options& into);
+/// Adds the subcommand; its arguments go into `options`.
+CLI::App* add_advise_command(CLI::App& app, advise_options& options);
 
 /// Exit status: 0; 3 if nothing fits; 1 if the file is not a trace; 2 for a usage error.
-int advise(const advise_options& with);
+int advise(const advise_options& options);
 
-/// Fills `rows` with the results of `advise --json`, best first: every policy and its settings on the trace within
+/// Fills `advice` with the results of `advise --json`, best first: every policy and its settings on the trace within
 /// `capacity` bytes (0: no limit). Silences the log, because the rows contain the refusals.
-status advice_for(const bench::trace& t, std::uint64_t capacity, const bench::own_plan& plan,
-                  nlohmann::ordered_json& rows);
+status advice_for(const bench::trace& recorded, std::uint64_t capacity, const bench::own_plan& plan,
+                  nlohmann::ordered_json& advice);
 
 }  // namespace gpumem::cli

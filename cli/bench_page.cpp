@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 /// gpumem_bench in the folder of this program, as built or installed; empty if it does not exist.
 std::string find_bench() {
   std::error_code error;
-  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& at : {here / "gpumem_bench", here / ".." / "bench" / "gpumem_bench"}) {
+  const fs::path own_folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const fs::path& at : {own_folder / "gpumem_bench", own_folder / ".." / "bench" / "gpumem_bench"}) {
     if (fs::exists(at, error)) return at.lexically_normal().string();
   }
   return {};

@@ -17,48 +17,49 @@ using json = nlohmann::ordered_json;
 constexpr std::uint64_t one_segment = std::uint64_t{2} << 20;  // no policy takes a smaller limit
 constexpr std::chrono::milliseconds plan_time{10'000};
 
-json native_row(const recording& of, std::uint64_t budget, const json& advice) {
-  if (of.native_reserved_bytes <= budget) {
-    return {{"fits", true}, {"peak_reserved_bytes", of.native_reserved_bytes}, {"by", "measured"}};
+json native_row(const recording& recorded, std::uint64_t budget, const json& advice) {
+  if (recorded.native_reserved_bytes <= budget) {
+    return {{"fits", true}, {"peak_reserved_bytes", recorded.native_reserved_bytes}, {"by", "measured"}};
   }
   const auto model = std::find_if(advice.begin(), advice.end(),
                                   [](const json& row) { return row["policy"].get<std::string>() == "caching"; });
   const bool fits = model != advice.end() && (*model)["fits"].get<bool>();
-  return {
-      {"fits", fits},
-      {"peak_reserved_bytes", fits ? (*model)["peak_reserved_bytes"].get<std::uint64_t>() : of.native_reserved_bytes},
-      {"by", "replay of caching"}};
+  return {{"fits", fits},
+          {"peak_reserved_bytes",
+           fits ? (*model)["peak_reserved_bytes"].get<std::uint64_t>() : recorded.native_reserved_bytes},
+          {"by", "replay of caching"}};
 }
 
 /// The rows of `advise` within the rest of a capacity, with the memory outside in their peaks.
-status advice_within(const recording& of, std::uint64_t rest, const bench::own_plan& plan, json& out) {
+status advice_within(const recording& recorded, std::uint64_t rest, const bench::own_plan& plan, json& advice) {
   const bool any = rest >= one_segment;  // otherwise a replay of the least limit names the rows
-  if (status done = advice_for(of.trace, std::max(rest, one_segment), plan, out); !done) return done;
-  for (json& row : out) {
+  if (status done = advice_for(recorded.trace, std::max(rest, one_segment), plan, advice); !done) return done;
+  for (json& row : advice) {
     if (!any) row["fits"] = false;
-    row["peak_reserved_bytes"] = row["peak_reserved_bytes"].get<std::uint64_t>() + of.outside_bytes;
+    row["peak_reserved_bytes"] = row["peak_reserved_bytes"].get<std::uint64_t>() + recorded.outside_bytes;
   }
   return {};
 }
 
 /// The variables of a row as the program needs them: PyTorch turns to gpumem by GPUMEM_TORCH. Elsewhere the limit has
 /// to be on gpumem's pool, as in the replay; the default of a preloaded program is the whole process.
-std::string settings_of(const recording& of, const json& row) {
+std::string settings_of(const recording& recorded, const json& row) {
   const auto set = row["set"].get<std::string>();
-  return of.by_torch ? "GPUMEM_TORCH=1 " + set : set + " GPUMEM_LIMIT_SCOPE=pool";
+  return recorded.by_torch ? "GPUMEM_TORCH=1 " + set : set + " GPUMEM_LIMIT_SCOPE=pool";
 }
 
 }  // namespace
 
-status predict_all(const recording& of, const std::vector<capacity>& capacities, std::uint64_t context_bytes,
-                   json& out) {
-  const auto plan = bench::own_plan::make(of.trace, plan_time);
+status predict_all(const recording& recorded, const std::vector<capacity>& capacities, std::uint64_t context_bytes,
+                   json& predictions) {
+  const auto plan = bench::own_plan::make(recorded.trace, plan_time);
   if (!plan) return plan.why();
-  out = json::array();
+  predictions = json::array();
   for (const capacity& each : capacities) {
     const std::uint64_t budget = rest_of(each, context_bytes);
     json advice;
-    if (status done = advice_within(of, rest_of(each, context_bytes + of.outside_bytes), *plan, advice); !done) {
+    if (status done = advice_within(recorded, rest_of(each, context_bytes + recorded.outside_bytes), *plan, advice);
+        !done) {
       return done;
     }
     const auto add = [&](const std::string& policy, const json& row, const std::string& settings) {
@@ -69,10 +70,10 @@ status predict_all(const recording& of, const std::vector<capacity>& capacities,
                 {"peak_reserved_bytes", row["peak_reserved_bytes"]},
                 {"settings", settings}};
       if (row.contains("by")) line["by"] = row["by"];
-      out.push_back(std::move(line));
+      predictions.push_back(std::move(line));
     };
-    add("native", native_row(of, budget, advice), "");
-    for (const json& row : advice) add(row["policy"], row, settings_of(of, row));
+    add("native", native_row(recorded, budget, advice), "");
+    for (const json& row : advice) add(row["policy"], row, settings_of(recorded, row));
   }
   return {};
 }

@@ -16,13 +16,13 @@ struct capacity {
 };
 
 /// What is left of a card's memory beside `taken` bytes.
-inline std::uint64_t rest_of(const capacity& of, std::uint64_t taken) {
-  return of.bytes - (taken < of.bytes ? taken : of.bytes);
+inline std::uint64_t rest_of(const capacity& card, std::uint64_t taken) {
+  return card.bytes - (taken < card.bytes ? taken : card.bytes);
 }
 
 /// Replays every policy within each capacity, less the context: one row each, those of a capacity together, `native`
 /// first and then the cheapest. Keys: capacity, capacity_bytes, policy, fits, peak_reserved_bytes, settings, by.
-status predict_all(const recording& of, const std::vector<capacity>& capacities, std::uint64_t context_bytes,
-                   nlohmann::ordered_json& out);
+status predict_all(const recording& recorded, const std::vector<capacity>& capacities, std::uint64_t context_bytes,
+                   nlohmann::ordered_json& predictions);
 
 }  // namespace gpumem::cli

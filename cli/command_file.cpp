@@ -39,14 +39,14 @@ bool can_run(const std::string& path, std::string& refusal) {
 
 /// Without a program header for an interpreter, no loader can preload.
 bool is_static(const std::string& path) {
-  std::ifstream in{path, std::ios::binary};
+  std::ifstream file{path, std::ios::binary};
   Elf64_Ehdr header{};
-  if (!in.read(reinterpret_cast<char*>(&header), sizeof header)) return false;
+  if (!file.read(reinterpret_cast<char*>(&header), sizeof header)) return false;
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64) return false;
-  in.seekg(static_cast<std::streamoff>(header.e_phoff));
+  file.seekg(static_cast<std::streamoff>(header.e_phoff));
   for (unsigned i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr part{};
-    if (!in.read(reinterpret_cast<char*>(&part), sizeof part)) return false;
+    if (!file.read(reinterpret_cast<char*>(&part), sizeof part)) return false;
     if (part.p_type == PT_INTERP) return false;
   }
   return true;
@@ -64,32 +64,32 @@ std::string reason_against_preload(const std::string& path) {
 }  // namespace
 
 command_file find_command(const std::string& name) {
-  command_file out;
+  command_file found;
   std::vector<std::string> places;
   if (name.find('/') != std::string::npos) {
     places.push_back(name);
   } else {
     const char* const path = std::getenv("PATH");
     const std::string_view list = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
-    for (std::size_t at = 0; at <= list.size();) {
-      const std::size_t end = std::min(list.find(':', at), list.size());
-      const std::string_view folder = list.substr(at, end - at);
+    for (std::size_t begin = 0; begin <= list.size();) {
+      const std::size_t end = std::min(list.find(':', begin), list.size());
+      const std::string_view folder = list.substr(begin, end - begin);
       places.push_back(fmt::format("{}/{}", folder.empty() ? "." : folder, name));
-      at = end + 1;
+      begin = end + 1;
     }
   }
   std::string refusal;
   for (const std::string& place : places) {
     if (!name.empty() && can_run(place, refusal)) {
-      out.path = place;
-      out.no_preload = reason_against_preload(place);
-      return out;
+      found.path = place;
+      found.no_preload = reason_against_preload(place);
+      return found;
     }
   }
-  out.exit_status = refusal.empty() ? not_found : not_executable;
-  out.why = refusal.empty() ? fmt::format("{}: no such command", printable(name))
-                            : fmt::format("{}: cannot be run: {}", printable(name), refusal);
-  return out;
+  found.exit_status = refusal.empty() ? not_found : not_executable;
+  found.why = refusal.empty() ? fmt::format("{}: no such command", printable(name))
+                              : fmt::format("{}: cannot be run: {}", printable(name), refusal);
+  return found;
 }
 
 }  // namespace gpumem::cli

@@ -15,10 +15,10 @@ struct convert_options {
   bool json = false;  ///< sizes and reading times of both files
 };
 
-/// Adds the subcommand; its arguments go into `into`.
-CLI::App* add_convert_command(CLI::App& to, convert_options& into);
+/// Adds the subcommand; its arguments go into `options`.
+CLI::App* add_convert_command(CLI::App& app, convert_options& options);
 
 /// Exit status: 0; 1 if the input is not a recording or the output cannot be written; 2 for contradictory options.
-int convert(const convert_options& with);
+int convert(const convert_options& options);
 
 }  // namespace gpumem::cli

@@ -58,9 +58,9 @@ std::string size_or_unknown(const json& bytes) {
 }  // namespace
 
 std::string command_of(unsigned pid) {
-  std::ifstream in{fmt::format("/proc/{}/comm", pid)};
+  std::ifstream file{fmt::format("/proc/{}/comm", pid)};
   std::string name;
-  std::getline(in, name);
+  std::getline(file, name);
   return printable(name, 32);
 }
 
@@ -76,7 +76,7 @@ std::string user_of(unsigned pid) {
   return std::to_string(s.st_uid);
 }
 
-status device_figures(json& into) {
+status device_figures(json& figures) {
   result<std::vector<gpu_usage>> usage = gpu_usage_now();
   if (!usage) return usage.why();
   settings options;
@@ -84,7 +84,7 @@ status device_figures(json& into) {
   measure_cards(*usage, options.shared_folder);
   const result<std::vector<card_claim>> claims = claim_table::look(options.shared_folder);
   if (!claims) log_line("leases are not known: " + claims.why().message());
-  into = json::array();
+  figures = json::array();
   for (const gpu_usage& u : *usage) {
     json processes = json::array();
     for (const gpu_process& p : u.processes) {
@@ -100,22 +100,22 @@ status device_figures(json& into) {
                            {"used_bytes", i.used_bytes},
                            {"free_bytes", i.free_bytes}});
     }
-    into.push_back({{"index", u.index},
-                    {"name", u.name},
-                    {"uuid", u.uuid},
-                    {"pci_bus_id", u.pci_bus_id},
-                    {"total_bytes", u.total_bytes == 0 ? json(nullptr) : json(u.total_bytes)},
-                    {"used_bytes", or_null(if_known(u, u.used_bytes))},
-                    {"free_bytes", or_null(if_known(u, u.free_bytes))},
-                    {"memory_source", name_of(u.measured_by)},
-                    {"busy_percent", or_null(u.busy_percent)},
-                    {"temperature_c", or_null(u.temperature_c)},
-                    {"power_mw", or_null(u.power_mw)},
-                    {"power_limit_mw", or_null(u.power_limit_mw)},
-                    {"mig", u.mig},
-                    {"instances", std::move(instances)},
-                    {"leases", claims ? json(leases_on(u.uuid, *claims)) : json(nullptr)},
-                    {"processes", std::move(processes)}});
+    figures.push_back({{"index", u.index},
+                       {"name", u.name},
+                       {"uuid", u.uuid},
+                       {"pci_bus_id", u.pci_bus_id},
+                       {"total_bytes", u.total_bytes == 0 ? json(nullptr) : json(u.total_bytes)},
+                       {"used_bytes", or_null(if_known(u, u.used_bytes))},
+                       {"free_bytes", or_null(if_known(u, u.free_bytes))},
+                       {"memory_source", name_of(u.measured_by)},
+                       {"busy_percent", or_null(u.busy_percent)},
+                       {"temperature_c", or_null(u.temperature_c)},
+                       {"power_mw", or_null(u.power_mw)},
+                       {"power_limit_mw", or_null(u.power_limit_mw)},
+                       {"mig", u.mig},
+                       {"instances", std::move(instances)},
+                       {"leases", claims ? json(leases_on(u.uuid, *claims)) : json(nullptr)},
+                       {"processes", std::move(processes)}});
   }
   return {};
 }
@@ -124,8 +124,8 @@ json mps_figures() {
   const char* const named = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
   const std::string folder = named != nullptr && *named != '\0' ? named : "/tmp/nvidia-mps";
   struct stat s {};
-  const bool there = ::stat((folder + "/control").c_str(), &s) == 0;
-  return {{"pipe_directory", folder}, {"control_daemon", there}, {"driver_can_limit", there}};
+  const bool running = ::stat((folder + "/control").c_str(), &s) == 0;
+  return {{"pipe_directory", folder}, {"control_daemon", running}, {"driver_can_limit", running}};
 }
 
 std::string table(const std::vector<std::vector<std::string>>& rows) {
@@ -138,16 +138,16 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   for (std::size_t r = 1; r < rows.size(); ++r) {
     for (std::size_t i = 0; i < rows[r].size(); ++i) widths[i] = std::max(widths[i], rows[r][i].size());
   }
-  std::string out;
+  std::string text;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     std::string line;
     for (std::size_t i = 0; i < rows[r].size(); ++i) {
       const std::string_view cell = std::string_view{rows[r][i]}.substr(r == 0 && left[i] ? 1 : 0);
       line += left[i] ? fmt::format("{:<{}}  ", cell, widths[i]) : fmt::format("{:>{}}  ", cell, widths[i]);
     }
-    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
-  return out;
+  return text;
 }
 
 std::string memory_text(const json& used, const json& total) {
@@ -191,10 +191,10 @@ std::string device_table(const json& devices) {
                          p["command"].get<std::string>()});
     }
   }
-  std::string out = table(rows) + "\n" + table(names);
-  if (holders.size() > 1) out += "\n" + table(holders);
-  for (const json& d : devices) out += source_line(d);
-  return out;
+  std::string text = table(rows) + "\n" + table(names);
+  if (holders.size() > 1) text += "\n" + table(holders);
+  for (const json& d : devices) text += source_line(d);
+  return text;
 }
 
 }  // namespace gpumem::cli

@@ -12,7 +12,7 @@ namespace gpumem::cli {
 
 /// One row per card, in NVML's order. `unsupported` without NVML. (Not a `result`: json in braces would make an array
 /// around it.)
-status device_figures(nlohmann::json& into);
+status device_figures(nlohmann::json& figures);
 
 /// Whether the driver itself can limit processes: an MPS control daemon runs where clients look for it.
 nlohmann::json mps_figures();

@@ -11,10 +11,10 @@
 
 namespace gpumem::cli {
 
-int show_devices(const devices_options& with) {
+int show_devices(const devices_options& options) {
   nlohmann::json devices = nlohmann::json::array();
   if (const status told = device_figures(devices); !told) {
-    if (with.json) {
+    if (options.json) {
       const nlohmann::json nothing{
           {"schema", 1}, {"devices", nlohmann::json::array()}, {"mps", mps_figures()}, {"problem", told.message()}};
       fmt::print("{}\n", nothing.dump(2, ' ', true, nlohmann::json::error_handler_t::replace));
@@ -24,7 +24,7 @@ int show_devices(const devices_options& with) {
     return 1;
   }
   const nlohmann::json mps = mps_figures();
-  if (with.json) {
+  if (options.json) {
     const nlohmann::json all{{"schema", 1}, {"devices", devices}, {"mps", mps}, {"problem", ""}};
     fmt::print("{}\n", all.dump(2, ' ', true, nlohmann::json::error_handler_t::replace));
     return 0;

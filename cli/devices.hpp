@@ -5,6 +5,6 @@
 
 namespace gpumem::cli {
 
-int show_devices(const devices_options& with);
+int show_devices(const devices_options& options);
 
 }  // namespace gpumem::cli

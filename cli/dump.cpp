@@ -106,46 +106,46 @@ std::optional<read_row> row_of(std::string_view line) {
     line.remove_prefix(std::min(comma + 1, line.size()));
   }
   const auto& [thread, time, action, pointer, bytes, stream] = fields;
-  read_row out;
-  std::optional<std::uint64_t> at;
+  read_row parsed;
+  std::optional<std::uint64_t> location;
   if (action == "allocate failure") {
-    out.row.action = dumped_action::refused;
-    at = number_of(pointer.substr(pointer.find('@') + 1)).value_or(0);
+    parsed.row.action = dumped_action::refused;
+    location = number_of(pointer.substr(pointer.find('@') + 1)).value_or(0);
   } else if (pointer.starts_with("0x") && (action == "allocate" || action == "free")) {
-    out.row.action = action == "free" ? dumped_action::freed : dumped_action::allocated;
-    at = number_of(pointer.substr(2), 16);
+    parsed.row.action = action == "free" ? dumped_action::freed : dumped_action::allocated;
+    location = number_of(pointer.substr(2), 16);
   }
-  const auto numbers = std::array{number_of(thread), time_of(time), at, number_of(bytes), number_of(stream)};
+  const auto numbers = std::array{number_of(thread), time_of(time), location, number_of(bytes), number_of(stream)};
   for (const auto& each : numbers) {
     if (!each) return std::nullopt;
   }
-  out.thread = *numbers[0];
-  out.row.time_us = *numbers[1];
-  out.row.at = *numbers[2];
-  out.row.bytes = *numbers[3];
-  out.row.stream = *numbers[4];
-  return out;
+  parsed.thread = *numbers[0];
+  parsed.row.time_us = *numbers[1];
+  parsed.row.address = *numbers[2];
+  parsed.row.bytes = *numbers[3];
+  parsed.row.stream = *numbers[4];
+  return parsed;
 }
 
 status write_all(const std::string& path, std::string_view bytes, bool compressed = false) {
   result<owned_fd> file = open_written_file(path, false);
   if (!file) return not_written(path, file.why().message());
-  recording_file out;
-  out.open(file->get(), compressed);
-  status written = out.write(bytes);
-  if (written) written = out.flush();
+  recording_file recording;
+  recording.open(file->get(), compressed);
+  status written = recording.write(bytes);
+  if (written) written = recording.flush();
   return written ? status{} : not_written(path, written.message());
 }
 
 /// Writes each pool's trace to a file of its own.
 status write_traces(line_reader& lines, const std::string& output) {
   owned_fd file;
-  std::unique_ptr<recording_file> out;
+  std::unique_ptr<recording_file> recording;
   std::string path;
   int pools = 0;
   const auto end_file = [&]() -> status {
-    const status flushed = out != nullptr ? out->flush() : status{};
-    out.reset();
+    const status flushed = recording != nullptr ? recording->flush() : status{};
+    recording.reset();
     return flushed ? status{} : not_written(path, flushed.message());
   };
   while (const auto line = lines.next()) {
@@ -155,11 +155,12 @@ status write_traces(line_reader& lines, const std::string& output) {
       result<owned_fd> opened = open_written_file(path, false);
       if (!opened) return not_written(path, opened.why().message());
       file = *std::move(opened);
-      out = std::make_unique<recording_file>();
-      out->open(file.get(), path.ends_with(".gz"));
+      recording = std::make_unique<recording_file>();
+      recording->open(file.get(), path.ends_with(".gz"));
     }
-    if (out == nullptr) return {errc::corrupt, "the dump does not begin with the names of its columns; try again"};
-    if (const status written = out->write(*line); !written) return not_written(path, written.message());
+    if (recording == nullptr)
+      return {errc::corrupt, "the dump does not begin with the names of its columns; try again"};
+    if (const status written = recording->write(*line); !written) return not_written(path, written.message());
   }
   return end_file();
 }
@@ -187,14 +188,14 @@ status print_lines(line_reader& lines) {
 
 }  // namespace
 
-CLI::App* add_dump_command(CLI::App& app, dump_options& into) {
+CLI::App* add_dump_command(CLI::App& app, dump_options& options) {
   CLI::App* const made = app.add_subcommand("dump", "what a process that gpumem serves keeps of its latest events");
-  made->add_option("pid", into.pid, "a process that gpumem top shows as served")->type_name("PID")->required();
+  made->add_option("pid", options.pid, "a process that gpumem top shows as served")->type_name("PID")->required();
   made->add_option(
-          "-o,--output", into.output,
+          "-o,--output", options.output,
           "the file to write; of further logical devices run.1.csv and so on [default: gpumem-PID.csv or .pickle]")
       ->type_name("FILE");
-  made->add_option("--format", into.format,
+  made->add_option("--format", options.format,
                    "trace: RMM's CSV, also .gz; snapshot: PyTorch's, for torch.cuda._memory_viz; events: memory taken, "
                    "given back and refused, as text [default: by the name of FILE, else trace]")
       ->type_name("F")

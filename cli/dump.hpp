@@ -17,8 +17,8 @@ struct dump_options {
   std::string format;  ///< `trace`, `snapshot` or `events`; empty: by the output's name
 };
 
-/// Adds the subcommand; its arguments go into `into`.
-CLI::App* add_dump_command(CLI::App& app, dump_options& into);
+/// Adds the subcommand; its arguments go into `options`.
+CLI::App* add_dump_command(CLI::App& app, dump_options& options);
 
 /// Writes the dump and returns the path of its first file, `-` for standard output. An error is one line that says what
 /// to do; `invalid_argument` if the process has no dump to give.

@@ -29,9 +29,9 @@ std::vector<capacity> capacities_of_cards() {
     std::string& all = names[card.bytes()];
     all += fmt::format("{}{}", all.empty() ? "" : ", ", card.key);
   }
-  std::vector<capacity> out;
-  for (const auto& [bytes, name] : names) out.push_back({name, bytes});
-  return out;
+  std::vector<capacity> capacities;
+  for (const auto& [bytes, name] : names) capacities.push_back({name, bytes});
+  return capacities;
 }
 
 bool follows_a_plan(const json& row) {
@@ -49,9 +49,9 @@ json best_of(const json& rows) {
   return rows.front();
 }
 
-json row_without_replay(const capacity& of, bool fits, std::uint64_t peak_reserved_bytes) {
-  return {{"capacity", of.name},
-          {"capacity_bytes", of.bytes},
+json row_without_replay(const capacity& card, bool fits, std::uint64_t peak_reserved_bytes) {
+  return {{"capacity", card.name},
+          {"capacity_bytes", card.bytes},
           {"policy", "native"},
           {"fits", fits},
           {"peak_reserved_bytes", peak_reserved_bytes},
@@ -59,34 +59,36 @@ json row_without_replay(const capacity& of, bool fits, std::uint64_t peak_reserv
           {"by", "measured"}};
 }
 
-status rows_of_cards(const prediction_run& run, json& out) {
-  const recording& of = run.recorded;
-  out = json::array();
+status rows_of_cards(const prediction_run& run, json& cards) {
+  const recording& recorded = run.recorded;
+  cards = json::array();
   for (const capacity& each : capacities_of_cards()) {
-    const bool as_it_is = of.native_reserved_bytes <= rest_of(each, run.context_bytes);
-    const bool never = of.trace.peak_live_bytes + of.outside_bytes > rest_of(each, run.context_bytes);
+    const bool as_it_is = recorded.native_reserved_bytes <= rest_of(each, run.context_bytes);
+    const bool never = recorded.trace.peak_live_bytes + recorded.outside_bytes > rest_of(each, run.context_bytes);
     if (as_it_is || never) {
-      out.push_back(row_without_replay(each, as_it_is, of.native_reserved_bytes));
+      cards.push_back(row_without_replay(each, as_it_is, recorded.native_reserved_bytes));
       continue;
     }
     json rows;
-    if (status done = predict_all(of, {each}, run.context_bytes, rows); !done) return done;
-    out.push_back(best_of(rows));
+    if (status done = predict_all(recorded, {each}, run.context_bytes, rows); !done) return done;
+    cards.push_back(best_of(rows));
   }
   return {};
 }
 
-const char* name_of_native(const recording& of) { return of.by_torch ? "PyTorch's own allocator" : "cudaMalloc"; }
+const char* name_of_native(const recording& recorded) {
+  return recorded.by_torch ? "PyTorch's own allocator" : "cudaMalloc";
+}
 
 std::string words_of(const std::vector<std::string>& command) {
-  std::string out;
-  for (const std::string& word : command) out += (out.empty() ? "" : " ") + word;
-  return out;
+  std::string text;
+  for (const std::string& word : command) text += (text.empty() ? "" : " ") + word;
+  return text;
 }
 
 /// One sentence, without its end.
-std::string verdict_of(const prediction_run& run, const fit_options& with, const json& rows) {
-  const std::string program = words_of(with.command);
+std::string verdict_of(const prediction_run& run, const fit_options& options, const json& rows) {
+  const std::string program = words_of(options.command);
   const auto smallest = std::find_if(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });
   if (smallest == rows.end()) {
     const json& largest = rows.back();
@@ -104,11 +106,11 @@ std::string verdict_of(const prediction_run& run, const fit_options& with, const
                      format_bytes(card - std::min(card, taken)));
 }
 
-std::string as_text(const prediction_run& run, const fit_options& with, const json& rows) {
-  const recording& of = run.recorded;
-  const bool untrue = !of.untrue_values.empty();
-  std::string out = fmt::format("{}{}. Simulated.\n\n", untrue ? "Only if no size depends on untrue values (*): " : "",
-                                verdict_of(run, with, rows));
+std::string as_text(const prediction_run& run, const fit_options& options, const json& rows) {
+  const recording& recorded = run.recorded;
+  const bool untrue = !recorded.untrue_values.empty();
+  std::string text = fmt::format("{}{}. Simulated.\n\n", untrue ? "Only if no size depends on untrue values (*): " : "",
+                                 verdict_of(run, options, rows));
   std::vector<std::vector<std::string>> lines{{"<card", "memory", "<fits", "peak reserved", "room", "<with"}};
   for (const json& row : rows) {
     const bool fits = row["fits"];
@@ -119,50 +121,50 @@ std::string as_text(const prediction_run& run, const fit_options& with, const js
                      fits ? format_bytes(reserved) : "-",
                      fits ? format_bytes(card - std::min(card, reserved + run.context_bytes)) : "-",
                      !fits         ? ""
-                     : set.empty() ? name_of_native(of)
+                     : set.empty() ? name_of_native(recorded)
                                    : set});
   }
-  out += table(lines);
-  out += fmt::format(
+  text += table(lines);
+  text += fmt::format(
       "\nA context of {} is assumed (--context). The program saw {} with ample memory (--card): one that sizes "
       "itself by its card takes another amount on another card.\n",
-      format_bytes(run.context_bytes), with.card);
+      format_bytes(run.context_bytes), options.card);
   if (std::any_of(rows.begin(), rows.end(),
                   [](const json& row) { return row["fits"].get<bool>() && follows_a_plan(row); })) {
-    out +=
+    text +=
         "For GPUMEM_PLAN, fit --trace run.csv.gz keeps the allocations, and gpumem plan run.csv.gz -o run.plan makes "
         "the "
         "plan.\n";
   }
-  if (of.host_bytes != 0)
-    out += fmt::format("The run itself took up to {} of this host's memory.\n", format_bytes(of.host_bytes));
-  return out;
+  if (recorded.host_bytes != 0)
+    text += fmt::format("The run itself took up to {} of this host's memory.\n", format_bytes(recorded.host_bytes));
+  return text;
 }
 
 }  // namespace
 
-CLI::App* add_fit_command(CLI::App& to, fit_options& into) {
+CLI::App* add_fit_command(CLI::App& app, fit_options& options) {
   CLI::App* const command =
-      to.add_subcommand("fit", "runs a program simulated once, then names the smallest card that holds it");
+      app.add_subcommand("fit", "runs a program simulated once, then names the smallest card that holds it");
   command->footer(
       "The command and its arguments follow --: gpumem fit [OPTIONS] -- COMMAND...\n"
       "Example: gpumem fit -- python train.py");
-  add_recorded_run_options(*command, into);
-  command->add_flag("--json", into.json, "as JSON; the program's own output goes to standard error either way");
+  add_recorded_run_options(*command, options);
+  command->add_flag("--json", options.json, "as JSON; the program's own output goes to standard error either way");
   return command;
 }
 
-int fit(const fit_options& with) {
+int fit(const fit_options& options) {
   prediction_run run;
-  if (const int failed = run_for_prediction(with, "fit", run); failed != 0) return failed;
+  if (const int failed = run_for_prediction(options, "fit", run); failed != 0) return failed;
   json rows;
   if (status done = rows_of_cards(run, rows); !done) return fail_prediction(prediction_failed, done.message());
   const auto smallest = std::find_if(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });
-  json all = prediction_figures(run, with);
-  all["verdict"] = verdict_of(run, with, rows);
+  json all = prediction_figures(run, options);
+  all["verdict"] = verdict_of(run, options, rows);
   all["smallest"] = smallest != rows.end() ? *smallest : json(nullptr);
   all["results"] = rows;
-  print_prediction(run, with.json ? as_json_text(all) : as_text(run, with, rows));
+  print_prediction(run, options.json ? as_json_text(all) : as_text(run, options, rows));
   return smallest != rows.end() ? 0 : nothing_fits;
 }
 

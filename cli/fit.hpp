@@ -13,9 +13,9 @@ struct fit_options : recorded_run_options {
   bool json = false;
 };
 
-CLI::App* add_fit_command(CLI::App& to, fit_options& into);
+CLI::App* add_fit_command(CLI::App& app, fit_options& options);
 
 /// Exit status: as of `predict`.
-int fit(const fit_options& with);
+int fit(const fit_options& options);
 
 }  // namespace gpumem::cli

@@ -10,7 +10,7 @@ namespace gpumem::cli {
 /// Removes its ledgers at the end, and those that ended runs left.
 class job_limit {
  public:
-  explicit job_limit(const settings& with, bool each_process);
+  explicit job_limit(const settings& config, bool each_process);
   ~job_limit();
   job_limit(const job_limit&) = delete;
   job_limit& operator=(const job_limit&) = delete;

@@ -27,26 +27,26 @@ namespace fs = std::filesystem;
 
 /// The processes of the claim's program. A keeper is left out: it ends with the others.
 std::vector<int> holders_of(const card_claim& claim, const std::vector<int>& processes) {
-  std::vector<int> out;
-  if (claim.pid_space == 0 || claim.pid_space != own_pid_space()) return out;
+  std::vector<int> holders;
+  if (claim.pid_space == 0 || claim.pid_space != own_pid_space()) return holders;
   for (const int pid : processes) {
-    if (pid != claim.keeper && descends_from(pid, claim.pid)) out.push_back(pid);
+    if (pid != claim.keeper && descends_from(pid, claim.pid)) holders.push_back(pid);
   }
-  return out;
+  return holders;
 }
 
 /// In ascending order.
 std::vector<int> all_processes() {
-  std::vector<int> out;
+  std::vector<int> processes;
   std::error_code ignored;
   for (const auto& process : fs::directory_iterator{"/proc", ignored}) {
     const std::string name = process.path().filename().string();
     int pid = 0;
     const auto [end, code] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (code == std::errc{} && end == name.data() + name.size()) out.push_back(pid);
+    if (code == std::errc{} && end == name.data() + name.size()) processes.push_back(pid);
   }
-  std::sort(out.begin(), out.end());
-  return out;
+  std::sort(processes.begin(), processes.end());
+  return processes;
 }
 
 /// NVML's index of the card; `-` without NVML.
@@ -88,7 +88,7 @@ int end_holder(int pid) {
 
 }  // namespace
 
-status leases_now(json& into) {
+status leases_now(json& leases) {
   settings options;
   static_cast<void>(options.apply(process_environment()));
   result<std::vector<card_claim>> claims = claim_table::look(options.shared_folder);
@@ -99,29 +99,29 @@ status leases_now(json& into) {
            std::tie(right.uuid, right.waiting, right.place, right.since_ns);
   });
   const std::vector<int> processes = all.empty() ? std::vector<int>{} : all_processes();
-  into = json::array();
+  leases = json::array();
   for (const card_claim& claim : all) {
     json holders = json::array();
     for (const int pid : holders_of(claim, processes)) {
       const auto number = static_cast<unsigned>(pid);
       holders.push_back({{"pid", pid}, {"user", user_of(number)}, {"command", command_of(number)}});
     }
-    into.push_back({{"uuid", claim.uuid},
-                    {"place", claim.place ? json(*claim.place) : json()},
-                    {"room_bytes", claim.bytes != 0 ? json(claim.bytes) : json()},
-                    {"waiting", claim.waiting},
-                    {"holders", std::move(holders)}});
+    leases.push_back({{"uuid", claim.uuid},
+                      {"place", claim.place ? json(*claim.place) : json()},
+                      {"room_bytes", claim.bytes != 0 ? json(claim.bytes) : json()},
+                      {"waiting", claim.waiting},
+                      {"holders", std::move(holders)}});
   }
   return {};
 }
 
-int show_leases(const lease_options& with) {
-  if (with.end != 0) return end_holder(with.end);
+int show_leases(const lease_options& options) {
+  if (options.end != 0) return end_holder(options.end);
   json all;
   if (const status told = leases_now(all); !told) return complain(told);
-  if (with.json) {
-    const json out{{"schema", 1}, {"leases", all}};
-    fmt::print("{}\n", out.dump(2, ' ', true, json::error_handler_t::replace));
+  if (options.json) {
+    const json shown{{"schema", 1}, {"leases", all}};
+    fmt::print("{}\n", shown.dump(2, ' ', true, json::error_handler_t::replace));
     return 0;
   }
   if (all.empty()) {

@@ -25,8 +25,8 @@ status refused(const std::string& text, const std::string& why) {
 int listen_once(const addrinfo& where) {
   const int fd = ::socket(where.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;
-  const int on = 1;
-  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const int enabled = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &enabled, sizeof enabled);
   const bool listens = ::bind(fd, where.ai_addr, where.ai_addrlen) == 0 && ::listen(fd, 1) == 0;
   const int error = listens ? 0 : errno;
   ::close(fd);

@@ -16,28 +16,28 @@ using groups = std::map<std::uint64_t, live_group>;
 
 std::uint64_t block_bytes(const trace_op& op) { return round_up(op.bytes, block_granularity); }
 
-void add(groups& into, std::uint64_t key, std::uint64_t bytes) {
-  live_group& group = into[key];
+void add(groups& totals, std::uint64_t key, std::uint64_t bytes) {
+  live_group& group = totals[key];
   group.key = key;
   group.bytes += bytes;
   ++group.blocks;
 }
 
-std::vector<live_group> largest_first(const groups& of) {
-  std::vector<live_group> out;
-  for (const auto& [key, group] : of) out.push_back(group);
-  std::stable_sort(out.begin(), out.end(),
-                   [](const live_group& one, const live_group& other) { return one.bytes > other.bytes; });
-  return out;
+std::vector<live_group> largest_first(const groups& totals) {
+  std::vector<live_group> sorted;
+  for (const auto& [key, group] : totals) sorted.push_back(group);
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const live_group& lhs, const live_group& rhs) { return lhs.bytes > rhs.bytes; });
+  return sorted;
 }
 
 }  // namespace
 
 live_memory live_after(const bench::trace& recorded, std::uint64_t ops) {
   std::vector<const trace_op*> by_slot(recorded.slots);
-  live_memory out;
-  out.ops = std::min<std::uint64_t>(ops, recorded.ops.size());
-  for (std::uint64_t i = 0; i < out.ops; ++i) {
+  live_memory live;
+  live.ops = std::min<std::uint64_t>(ops, recorded.ops.size());
+  for (std::uint64_t i = 0; i < live.ops; ++i) {
     const trace_op& op = recorded.ops[i];
     by_slot[op.slot] = op.kind == op_kind::allocate ? &op : nullptr;
   }
@@ -45,14 +45,14 @@ live_memory live_after(const bench::trace& recorded, std::uint64_t ops) {
   groups by_stream;
   for (const trace_op* const block : by_slot) {
     if (block == nullptr) continue;
-    out.bytes += block_bytes(*block);
-    ++out.blocks;
+    live.bytes += block_bytes(*block);
+    ++live.blocks;
     add(by_size, block->bytes, block_bytes(*block));
     add(by_stream, recorded.streams[block->stream], block_bytes(*block));
   }
-  out.by_size = largest_first(by_size);
-  out.by_stream = largest_first(by_stream);
-  return out;
+  live.by_size = largest_first(by_size);
+  live.by_stream = largest_first(by_stream);
+  return live;
 }
 
 std::uint64_t ops_until_peak(const bench::trace& recorded) {
@@ -68,17 +68,17 @@ std::uint64_t ops_until_peak(const bench::trace& recorded) {
 }
 
 bench::trace until_refusal(const bench::trace& recorded, const bench::refused_request& request) {
-  bench::trace out = recorded;
-  out.refused.clear();
-  out.ops.resize(std::min<std::uint64_t>(request.before_op, recorded.ops.size()));
-  out.ops.push_back({request.time_ns, request.bytes, out.slots++, request.stream, op_kind::allocate});
-  out.peak_live_bytes = 0;
+  bench::trace shortened = recorded;
+  shortened.refused.clear();
+  shortened.ops.resize(std::min<std::uint64_t>(request.before_op, recorded.ops.size()));
+  shortened.ops.push_back({request.time_ns, request.bytes, shortened.slots++, request.stream, op_kind::allocate});
+  shortened.peak_live_bytes = 0;
   std::uint64_t live = 0;
-  for (const trace_op& op : out.ops) {
+  for (const trace_op& op : shortened.ops) {
     live = op.kind == op_kind::allocate ? live + block_bytes(op) : live - block_bytes(op);
-    out.peak_live_bytes = std::max(out.peak_live_bytes, live);
+    shortened.peak_live_bytes = std::max(shortened.peak_live_bytes, live);
   }
-  return out;
+  return shortened;
 }
 
 }  // namespace gpumem::cli

@@ -9,11 +9,11 @@
 namespace gpumem::cli {
 
 look look_now() {
-  look out;
-  out.devices = nlohmann::json::array();
-  if (const status told = device_figures(out.devices); !told) out.problem = printable(told.message(), 8192);
-  out.served = served_figures();
-  return out;
+  look current;
+  current.devices = nlohmann::json::array();
+  if (const status told = device_figures(current.devices); !told) current.problem = printable(told.message(), 8192);
+  current.served = served_figures();
+  return current;
 }
 
 nlohmann::json look_as_json(const look& shown) {

@@ -52,7 +52,7 @@ int start(int output, pid_t& child) {
 }
 
 /// Appends what arrives until the other end is closed. False if `stopped` or the time limit comes first.
-bool read_all(int fd, const std::atomic<bool>& stopped, std::string& into) {
+bool read_all(int fd, const std::atomic<bool>& stopped, std::string& text) {
   const clock::time_point deadline = clock::now() + time_limit;
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now());
@@ -62,14 +62,14 @@ bool read_all(int fd, const std::atomic<bool>& stopped, std::string& into) {
     std::array<char, 16384> piece;
     const ssize_t got = ::read(fd, piece.data(), piece.size());
     if (got == 0) return true;
-    if (got > 0) into.append(piece.data(), static_cast<std::size_t>(got));
+    if (got > 0) text.append(piece.data(), static_cast<std::size_t>(got));
     if (got < 0 && errno != EINTR) return false;
   }
 }
 
 }  // namespace
 
-status look_process::run(nlohmann::json& into) {
+status look_process::run(nlohmann::json& answer) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     return {errc::device_error, fmt::format("no pipe can be made: {}", std::strerror(errno))};
@@ -87,8 +87,8 @@ status look_process::run(nlohmann::json& into) {
   while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }
   if (!whole) return {errc::device_error, fmt::format("gpumem top --json did not end within {} s", time_limit.count())};
-  into = nlohmann::json::parse(text, nullptr, false);
-  if (into.is_object() && into.value("schema", 0) == 1) return {};
+  answer = nlohmann::json::parse(text, nullptr, false);
+  if (answer.is_object() && answer.value("schema", 0) == 1) return {};
   return {errc::device_error, fmt::format("gpumem top --json printed {} bytes that are no look", text.size())};
 }
 

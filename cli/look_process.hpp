@@ -11,9 +11,9 @@ namespace gpumem::cli {
 
 class look_process {
  public:
-  /// Runs this program as `gpumem top --once --json` and stores the printed JSON in `into`. Kills it after 30 s, or
+  /// Runs this program as `gpumem top --once --json` and stores the printed JSON in `answer`. Kills it after 30 s, or
   /// once `stop` was called. One call at a time.
-  status run(nlohmann::json& into);
+  status run(nlohmann::json& answer);
 
   /// Ends the present run, and every later one at its begin. Any thread.
   void stop() noexcept { stopped_ = true; }

@@ -37,8 +37,8 @@ void open_standard_descriptors() {
 
 int run(int argc, char** argv) {
   try {
-    cli::options with;
-    const auto text = cli::parse_command_line(argc, argv, with);
+    cli::options options;
+    const auto text = cli::parse_command_line(argc, argv, options);
     if (!text) {
       print_error("gpumem: {}{}\n", rank_prefix(), printable(text.why().message(), 8192));
       return 2;
@@ -47,33 +47,33 @@ int run(int argc, char** argv) {
       fmt::print("{}", **text);
       return 0;
     }
-    switch (with.what) {
+    switch (options.subcommand) {
       case cli::command::run:
-        return cli::run_command(with.run);
+        return cli::run_command(options.run);
       case cli::command::devices:
-        return cli::show_devices(with.devices);
+        return cli::show_devices(options.devices);
       case cli::command::top:
-        return cli::show_top(with.top);
+        return cli::show_top(options.top);
       case cli::command::lease:
-        return cli::show_leases(with.lease);
+        return cli::show_leases(options.lease);
       case cli::command::plan:
-        return cli::make_plan(with.plan);
+        return cli::make_plan(options.plan);
       case cli::command::advise:
-        return cli::advise(with.advise);
+        return cli::advise(options.advise);
       case cli::command::simulate:
-        return cli::simulate(with.simulate);
+        return cli::simulate(options.simulate);
       case cli::command::predict:
-        return cli::predict(with.predict);
+        return cli::predict(options.predict);
       case cli::command::fit:
-        return cli::fit(with.fit);
+        return cli::fit(options.fit);
       case cli::command::convert:
-        return cli::convert(with.convert);
+        return cli::convert(options.convert);
       case cli::command::dump:
-        return cli::dump(with.dump);
+        return cli::dump(options.dump);
       case cli::command::why:
-        return cli::why(with.why);
+        return cli::why(options.why);
       case cli::command::exporter:
-        return cli::run_exporter(with.exporter);
+        return cli::run_exporter(options.exporter);
     }
   } catch (const std::exception& e) {
     print_error("gpumem: {}{}\n", rank_prefix(), printable(e.what(), 8192));

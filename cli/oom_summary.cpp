@@ -18,20 +18,20 @@ namespace {
 
 constexpr int most_shown = 8;
 
-std::string content_from(const std::string& path, std::size_t at) {
-  std::ifstream in{path, std::ios::binary};
-  const std::string all{std::istreambuf_iterator<char>{in}, {}};
-  return all.size() > at ? all.substr(at) : "";
+std::string content_from(const std::string& path, std::size_t offset) {
+  std::ifstream file{path, std::ios::binary};
+  const std::string all{std::istreambuf_iterator<char>{file}, {}};
+  return all.size() > offset ? all.substr(offset) : "";
 }
 
 }  // namespace
 
-oom_summary::oom_summary(const settings& with) : path_{with.oom_file_path} {
+oom_summary::oom_summary(const settings& config) : path_{config.oom_file_path} {
   if (!path_.empty()) {
     skipped_bytes_ = content_from(path_, 0).size();
     return;
   }
-  const result<std::string> folder = shared_folder(with.shared_folder);
+  const result<std::string> folder = shared_folder(config.shared_folder);
   if (!folder) return;
   path_ = fmt::format("{}/oom-{}", *folder, ::getpid());
   own_ = true;
@@ -47,10 +47,10 @@ void oom_summary::print() const {
   if (path_.empty()) return;
   const std::string text = content_from(path_, skipped_bytes_);
   int processes = 0;
-  for (std::size_t at = 0; at < text.size(); ++processes) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    const std::string line{trimmed(std::string_view{text}.substr(at, end - at))};
-    at = end + 1;
+  for (std::size_t begin = 0; begin < text.size(); ++processes) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line{trimmed(std::string_view{text}.substr(begin, end - begin))};
+    begin = end + 1;
     const std::size_t first = line.find(' ');
     const std::size_t second = line.find(' ', first + 1);
     if (first == std::string::npos || second == std::string::npos || processes >= most_shown) continue;

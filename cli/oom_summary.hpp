@@ -9,8 +9,8 @@ namespace gpumem::cli {
 
 class oom_summary {
  public:
-  /// Sets GPUMEM_OOM_FILE for the command, unless `with` has one. Without a folder for the file there is no summary.
-  explicit oom_summary(const settings& with);
+  /// Sets GPUMEM_OOM_FILE for the command, unless `config` has one. Without a folder for the file there is no summary.
+  explicit oom_summary(const settings& config);
   ~oom_summary();
   oom_summary(const oom_summary&) = delete;
   oom_summary& operator=(const oom_summary&) = delete;

@@ -51,21 +51,21 @@ std::optional<double> read_seconds(std::string_view text, std::string_view* rest
   return value;
 }
 
-status read_interval(const std::string& text, double& into) {
+status read_interval(const std::string& text, double& seconds) {
   std::string_view rest;
   const std::optional<double> value = read_seconds(text, &rest);
   if (!value || !rest.empty() || *value < shortest_interval_s || *value > longest_interval_s) {
     return {errc::bad_setting, fmt::format("--interval {}: expected seconds from {} to {}", printable(text),
                                            shortest_interval_s, longest_interval_s)};
   }
-  into = *value;
+  seconds = *value;
   return {};
 }
 
 /// As `read_time`; without a value, no limit.
-status read_wait(const std::string& text, std::optional<double>& into) {
-  into = std::numeric_limits<double>::infinity();
-  return text.empty() ? status{} : read_time(text, "--wait", *into);
+status read_wait(const std::string& text, std::optional<double>& wait_s) {
+  wait_s = std::numeric_limits<double>::infinity();
+  return text.empty() ? status{} : read_time(text, "--wait", *wait_s);
 }
 
 /// Every subcommand with its options, and the texts to interpret after the parse.
@@ -90,22 +90,22 @@ struct command_line {
   CLI::App* exporter = nullptr;
   CLI::Option* wait_option = nullptr;
 
-  explicit command_line(options& into) {
+  explicit command_line(options& options) {
     app.set_version_flag("--version", GPUMEM_VERSION_TEXT);
     app.footer(
         "Exit status: 0; 1 if a requirement is missing; 2 for a usage error.\n"
         "Example: gpumem run --devices auto --limit 8GiB -- ./train");
     app.add_option("--pages", pages)->group("");  // for the build: writes man pages and completions into this folder
     add_run();
-    add_looks(into);
-    plan = add_plan_command(app, into.plan);
-    advise = add_advise_command(app, into.advise);
-    simulate = add_simulate_command(app, into.simulate);
-    predict = add_predict_command(app, into.predict);
-    fit = add_fit_command(app, into.fit);
-    convert = add_convert_command(app, into.convert);
-    why = add_why_command(app, into.why);
-    dump = add_dump_command(app, into.dump);
+    add_looks(options);
+    plan = add_plan_command(app, options.plan);
+    advise = add_advise_command(app, options.advise);
+    simulate = add_simulate_command(app, options.simulate);
+    predict = add_predict_command(app, options.predict);
+    fit = add_fit_command(app, options.fit);
+    convert = add_convert_command(app, options.convert);
+    why = add_why_command(app, options.why);
+    dump = add_dump_command(app, options.dump);
     app.require_subcommand(0, 1);
   }
 
@@ -129,9 +129,9 @@ struct command_line {
                       ->expected(0, 1);
   }
 
-  void add_looks(options& into) {
+  void add_looks(options& options) {
     devices = app.add_subcommand("devices", "every GPU of the machine and its users; creates no context");
-    devices->add_flag("--json", into.devices.json, "as JSON");
+    devices->add_flag("--json", options.devices.json, "as JSON");
     devices->footer(
         "Without NVML (NVIDIA's driver) it says so, with --json as {\"problem\":...}, and the status is 1.\n"
         "Example: gpumem devices --json");
@@ -139,10 +139,10 @@ struct command_line {
     top->add_option("--interval", interval, "seconds between updates, 0.1 to 3600")
         ->type_name("S")
         ->capture_default_str();
-    top->add_flag("--once", into.top.once, "one look, as text");
-    top->add_flag("--json", into.top.json, "as JSON, one line a look");
-    top->add_flag("--prometheus", into.top.prometheus, "one look, as metrics in Prometheus's text format");
-    top->add_option("-o,--output", into.top.output, "with --prometheus: replace this file, for node_exporter")
+    top->add_flag("--once", options.top.once, "one look, as text");
+    top->add_flag("--json", options.top.json, "as JSON, one line a look");
+    top->add_flag("--prometheus", options.top.prometheus, "one look, as metrics in Prometheus's text format");
+    top->add_option("-o,--output", options.top.output, "with --prometheus: replace this file, for node_exporter")
         ->type_name("FILE");
     top->footer(
         "Keys: q quit, s sort, / filter, up and down select; of the selected process that gpumem serves t trims the\n"
@@ -150,15 +150,15 @@ struct command_line {
         "Example: gpumem top --interval 0.5\n"
         "Example: gpumem top --prometheus --output /var/lib/prometheus/node-exporter/gpumem.prom");
     exporter = app.add_subcommand("exporter", "the figures of top, for Prometheus over HTTP");
-    exporter->add_option("--listen", into.exporter.listen, "serve http://ADDRESS:PORT/metrics; port 0: any free one")
+    exporter->add_option("--listen", options.exporter.listen, "serve http://ADDRESS:PORT/metrics; port 0: any free one")
         ->type_name("ADDRESS:PORT")
         ->capture_default_str();
     exporter->footer(
         "Each scrape is one look. Ends at SIGINT or SIGTERM. Without authentication: keep the address local.\n"
         "Example: gpumem exporter --listen 127.0.0.1:9843");
     lease = app.add_subcommand("lease", "leases on cards, held by programs started with --devices auto");
-    lease->add_flag("--json", into.lease.json, "as JSON");
-    lease->add_option("--end", into.lease.end, "end the process that holds a lease (SIGTERM)")->type_name("PID");
+    lease->add_flag("--json", options.lease.json, "as JSON");
+    lease->add_option("--end", options.lease.end, "end the process that holds a lease (SIGTERM)")->type_name("PID");
     lease->footer(
         "A lease ends with the last process that holds it; child processes hold it too.\n"
         "Example: gpumem lease --end 4711");
@@ -182,22 +182,22 @@ status check_top(const command_line& line, const top_options& chosen) {
 }
 
 result<std::optional<std::string>> parse_run(const command_line& line, std::span<const char* const> words,
-                                             options& into) {
-  into.what = command::run;
+                                             options& options) {
+  options.subcommand = command::run;
   for (std::size_t i = 0; i < line.settings.size(); ++i) {
     if (line.run->count(setting_options[i].option) > 0) {
-      into.run.settings.emplace_back(setting_options[i].setting, line.settings[i]);
+      options.run.settings.emplace_back(setting_options[i].setting, line.settings[i]);
     }
   }
-  into.run.limit_each = line.run->count(limit_each_option) > 0;
-  if (into.run.limit_each && line.run->count("--limit") > 0) {
+  options.run.limit_each = line.run->count(limit_each_option) > 0;
+  if (options.run.limit_each && line.run->count("--limit") > 0) {
     return status{errc::bad_setting, "--limit and --limit-each: expected one or the other"};
   }
   if (line.wait_option->count() > 0) {
-    if (status read = read_wait(line.wait.empty() ? "" : line.wait.front(), into.run.wait_s); !read) return read;
+    if (status read = read_wait(line.wait.empty() ? "" : line.wait.front(), options.run.wait_s); !read) return read;
   }
-  for (const char* const word : words) into.run.command.emplace_back(word);
-  if (into.run.command.empty()) {
+  for (const char* const word : words) options.run.command.emplace_back(word);
+  if (options.run.command.empty()) {
     return status{errc::bad_setting, "run: no command; expected gpumem run [OPTIONS] -- COMMAND..."};
   }
   return std::optional<std::string>{};
@@ -205,21 +205,21 @@ result<std::optional<std::string>> parse_run(const command_line& line, std::span
 
 }  // namespace
 
-status read_time(const std::string& text, const char* option, double& into) {
+status read_time(const std::string& text, const char* option, double& seconds) {
   std::string_view unit;
   const std::optional<double> value = read_seconds(text, &unit);
   const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
   if (!value || factor == 0 || *value * factor > longest_wait_s) {
     return {errc::bad_setting, fmt::format("{} {}: expected a time such as 30s, 10m or 2h", option, printable(text))};
   }
-  into = *value * factor;
+  seconds = *value * factor;
   return {};
 }
 
-result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& into) {
+result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& options) {
   int own = 1;  // arguments up to `--`
   while (own < argc && std::string_view{argv[own]} != "--") ++own;
-  command_line line{into};
+  command_line line{options};
   try {
     line.app.parse(own, argv);
   } catch (const CLI::CallForHelp&) {
@@ -237,29 +237,29 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
     return status{errc::bad_setting, fmt::format("no command; expected {} (--help describes them)", commands)};
   }
   if (line.run->parsed()) {
-    const auto behind = static_cast<std::size_t>(own < argc ? own + 1 : argc);
-    return parse_run(line, std::span{argv, static_cast<std::size_t>(argc)}.subspan(behind), into);
+    const auto first_word = static_cast<std::size_t>(own < argc ? own + 1 : argc);
+    return parse_run(line, std::span{argv, static_cast<std::size_t>(argc)}.subspan(first_word), options);
   }
-  const auto with_words = [&](command which, std::vector<std::string>& words) {
-    into.what = which;
+  const auto with_words = [&](command subcommand, std::vector<std::string>& words) {
+    options.subcommand = subcommand;
     for (int i = own + 1; i < argc; ++i) words.emplace_back(argv[i]);
     return std::optional<std::string>{};
   };
-  if (line.simulate->parsed()) return with_words(command::simulate, into.simulate.command);
-  if (line.predict->parsed()) return with_words(command::predict, into.predict.command);
-  if (line.fit->parsed()) return with_words(command::fit, into.fit.command);
+  if (line.simulate->parsed()) return with_words(command::simulate, options.simulate.command);
+  if (line.predict->parsed()) return with_words(command::predict, options.predict.command);
+  if (line.fit->parsed()) return with_words(command::fit, options.fit.command);
   if (own < argc) return status{errc::bad_setting, "--: expected only with run, simulate, predict or fit"};
-  if (line.plan->parsed()) into.what = command::plan;
-  if (line.advise->parsed()) into.what = command::advise;
-  if (line.convert->parsed()) into.what = command::convert;
-  if (line.why->parsed()) into.what = command::why;
-  if (line.dump->parsed()) into.what = command::dump;
-  if (line.lease->parsed()) into.what = command::lease;
-  if (line.devices->parsed()) into.what = command::devices;
-  if (line.top->parsed()) into.what = command::top;
-  if (line.exporter->parsed()) into.what = command::exporter;
-  if (status fits = check_top(line, into.top); !fits) return fits;
-  if (status read = read_interval(line.interval, into.top.interval_s); !read) return read;
+  if (line.plan->parsed()) options.subcommand = command::plan;
+  if (line.advise->parsed()) options.subcommand = command::advise;
+  if (line.convert->parsed()) options.subcommand = command::convert;
+  if (line.why->parsed()) options.subcommand = command::why;
+  if (line.dump->parsed()) options.subcommand = command::dump;
+  if (line.lease->parsed()) options.subcommand = command::lease;
+  if (line.devices->parsed()) options.subcommand = command::devices;
+  if (line.top->parsed()) options.subcommand = command::top;
+  if (line.exporter->parsed()) options.subcommand = command::exporter;
+  if (status fits = check_top(line, options.top); !fits) return fits;
+  if (status read = read_interval(line.interval, options.top.interval_s); !read) return read;
   return std::optional<std::string>{};
 }
 

@@ -21,7 +21,7 @@
 namespace gpumem::cli {
 
 /// `30`, `30s`, `10m`, `2h` of an option, in seconds.
-status read_time(const std::string& text, const char* option, double& into);
+status read_time(const std::string& text, const char* option, double& seconds);
 
 struct run_options {
   /// Options of the table in src/base/options.def as given, by name in small letters.
@@ -65,7 +65,7 @@ enum class command : std::uint8_t {
 };
 
 struct options {
-  command what = command::devices;
+  command subcommand = command::devices;
   run_options run;
   devices_options devices;
   top_options top;
@@ -82,6 +82,6 @@ struct options {
 };
 
 /// Returns a text for help or version; `bad_setting` is one line for status 2.
-result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& into);
+result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& options);
 
 }  // namespace gpumem::cli

@@ -29,15 +29,15 @@ int make_and_remove(const std::string& path) {
 
 status check_output_file(const std::string& path, const char* option, bool replaced) {
   std::error_code error;
-  const fs::file_status what = fs::status(path, error);
-  if (replaced && fs::exists(what) && !fs::is_directory(what) && !fs::is_regular_file(what)) {
+  const fs::file_status kind = fs::status(path, error);
+  if (replaced && fs::exists(kind) && !fs::is_directory(kind) && !fs::is_regular_file(kind)) {
     return {errc::bad_setting,
             fmt::format("{} {}: cannot be replaced; expected a regular file", option, printable(path))};
   }
   int why = 0;
-  if (fs::is_directory(what)) {
+  if (fs::is_directory(kind)) {
     why = EISDIR;
-  } else if (!fs::exists(what)) {
+  } else if (!fs::exists(kind)) {
     why = make_and_remove(path);
   } else {  // opening it could end what reads from a pipe
     const std::string folder = fs::path{path}.has_parent_path() ? fs::path{path}.parent_path().string() : ".";

@@ -12,87 +12,87 @@ namespace {
 using subcommands = std::vector<const CLI::App*>;
 
 subcommands subcommands_of(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App* one) { return !one->get_name().empty(); });
+  return app.get_subcommands([](const CLI::App* command) { return !command->get_name().empty(); });
 }
 
 /// The options that --help shows, including positionals.
 std::vector<const CLI::Option*> options_of(const CLI::App& app) {
-  return app.get_options([](const CLI::Option* one) { return !one->get_group().empty(); });
+  return app.get_options([](const CLI::Option* option) { return !option->get_group().empty(); });
 }
 
 /// The program's own options, if they may also follow the subcommand.
 std::vector<const CLI::Option*> options_of_all(const CLI::App& app) {
-  std::vector<const CLI::Option*> out;
-  if (!app.get_fallthrough() || app.get_parent() == nullptr) return out;
-  for (const CLI::Option* const one : options_of(*app.get_parent())) {
-    if (!one->check_lname("help") && !one->check_lname("version")) out.push_back(one);
+  std::vector<const CLI::Option*> options;
+  if (!app.get_fallthrough() || app.get_parent() == nullptr) return options;
+  for (const CLI::Option* const option : options_of(*app.get_parent())) {
+    if (!option->check_lname("help") && !option->check_lname("version")) options.push_back(option);
   }
-  return out;
+  return options;
 }
 
 std::vector<const CLI::Option*> trailing_options(const CLI::App& app) {
-  std::vector<const CLI::Option*> out = options_of(app);
-  for (const CLI::Option* const one : options_of_all(app)) out.push_back(one);
-  return out;
+  std::vector<const CLI::Option*> options = options_of(app);
+  for (const CLI::Option* const option : options_of_all(app)) options.push_back(option);
+  return options;
 }
 
 /// The option's spellings: `--limit`, `-h`.
 std::vector<std::string> flags_of(const CLI::App& app) {
-  std::vector<std::string> out;
-  for (const CLI::Option* const one : trailing_options(app)) {
-    for (const std::string& name : one->get_lnames()) out.push_back(fmt::format("--{}", name));
-    for (const std::string& name : one->get_snames()) out.push_back(fmt::format("-{}", name));
+  std::vector<std::string> flags;
+  for (const CLI::Option* const option : trailing_options(app)) {
+    for (const std::string& name : option->get_lnames()) flags.push_back(fmt::format("--{}", name));
+    for (const std::string& name : option->get_snames()) flags.push_back(fmt::format("-{}", name));
   }
-  return out;
+  return flags;
 }
 
 /// A line of a manual page, with roff's control characters escaped.
 std::string roff(const std::string& text) {
-  std::string out;
+  std::string escaped;
   for (const char c : text) {
     if (c == '\\') {
-      out += "\\e";
+      escaped += "\\e";
     } else if (c == '-') {
-      out += "\\-";
+      escaped += "\\-";
     } else if (c == '\n') {
-      out += "\n.br\n";
+      escaped += "\n.br\n";
     } else {
-      out += c;
+      escaped += c;
     }
   }
-  const bool looks_like_one = !out.empty() && (out.front() == '.' || out.front() == '\'');
-  return looks_like_one ? fmt::format("\\&{}", out) : out;
+  const bool looks_like_one = !escaped.empty() && (escaped.front() == '.' || escaped.front() == '\'');
+  return looks_like_one ? fmt::format("\\&{}", escaped) : escaped;
 }
 
-std::string option_entry(const CLI::Option& one) {
-  std::string head = one.get_name(false, true);
-  if (one.get_positional()) head = one.get_type_name();
-  if (!one.get_positional() && one.get_type_size() != 0 && !one.get_type_name().empty())
-    head += " " + one.get_type_name();
-  std::string text = one.get_description();
-  if (!one.get_default_str().empty()) text += fmt::format(" [default: {}]", one.get_default_str());
+std::string option_entry(const CLI::Option& option) {
+  std::string head = option.get_name(false, true);
+  if (option.get_positional()) head = option.get_type_name();
+  if (!option.get_positional() && option.get_type_size() != 0 && !option.get_type_name().empty())
+    head += " " + option.get_type_name();
+  std::string text = option.get_description();
+  if (!option.get_default_str().empty()) text += fmt::format(" [default: {}]", option.get_default_str());
   return fmt::format(".TP\n.B {}\n{}\n", roff(head), roff(text));
 }
 
 std::string man_page(const CLI::App& top, const CLI::App& app, const std::string& version) {
   const bool whole = &top == &app;
   const std::string name = whole ? top.get_name() : top.get_name() + "-" + app.get_name();
-  std::string out = fmt::format(".TH {} 1 \"\" \"gpumem {}\" \"gpumem\"\n.SH NAME\n{} \\- {}\n", name, version,
-                                roff(name), roff(app.get_description()));
+  std::string page = fmt::format(".TH {} 1 \"\" \"gpumem {}\" \"gpumem\"\n.SH NAME\n{} \\- {}\n", name, version,
+                                 roff(name), roff(app.get_description()));
   const std::string& called = app.get_name();
   const bool command = called == "run" || called == "simulate" || called == "predict";
-  out += fmt::format(".SH SYNOPSIS\n.B {}\n{}{}\n", roff(whole ? name : top.get_name() + " " + app.get_name()),
-                     whole ? "COMMAND [OPTIONS]" : "[OPTIONS]", command ? " \\-\\- COMMAND..." : "");
+  page += fmt::format(".SH SYNOPSIS\n.B {}\n{}{}\n", roff(whole ? name : top.get_name() + " " + app.get_name()),
+                      whole ? "COMMAND [OPTIONS]" : "[OPTIONS]", command ? " \\-\\- COMMAND..." : "");
   if (whole) {
-    out += ".SH COMMANDS\n";
+    page += ".SH COMMANDS\n";
     for (const CLI::App* const each : subcommands_of(top)) {
-      out += fmt::format(".TP\n.BR {}\\-{} (1)\n{}\n", name, each->get_name(), roff(each->get_description()));
+      page += fmt::format(".TP\n.BR {}\\-{} (1)\n{}\n", name, each->get_name(), roff(each->get_description()));
     }
   }
-  out += ".SH OPTIONS\n";
-  for (const CLI::Option* const one : trailing_options(app)) out += option_entry(*one);
-  if (!app.get_footer().empty()) out += fmt::format(".SH NOTES\n{}\n", roff(app.get_footer()));
-  return out;
+  page += ".SH OPTIONS\n";
+  for (const CLI::Option* const option : trailing_options(app)) page += option_entry(*option);
+  if (!app.get_footer().empty()) page += fmt::format(".SH NOTES\n{}\n", roff(app.get_footer()));
+  return page;
 }
 
 std::string bash_completion(const CLI::App& app) {
@@ -135,18 +135,18 @@ complete -o filenames -F _{3} {3}
 
 /// Text inside '...[...]' of zsh's _arguments.
 std::string zsh_text(const std::string& text) {
-  std::string out;
+  std::string escaped;
   for (const char c : text) {
     if (c == '\'') {
-      out += "'\\''";
+      escaped += "'\\''";
     } else if (c == '[' || c == ']' || c == ':' || c == '\\') {
-      out += '\\';
-      out += c;
+      escaped += '\\';
+      escaped += c;
     } else {
-      out += c == '\n' ? ' ' : c;
+      escaped += c == '\n' ? ' ' : c;
     }
   }
-  return out;
+  return escaped;
 }
 
 std::string zsh_completion(const CLI::App& app) {
@@ -155,11 +155,11 @@ std::string zsh_completion(const CLI::App& app) {
   for (const CLI::App* const each : subcommands_of(app)) {
     list += fmt::format("    '{}:{}'\n", each->get_name(), zsh_text(each->get_description()));
     cases += fmt::format("    {})\n      _arguments", each->get_name());
-    for (const CLI::Option* const one : trailing_options(*each)) {
-      const bool value = one->get_type_size() != 0;
-      for (const std::string& name : one->get_lnames()) {
-        cases += fmt::format(" \\\n        '--{}[{}]{}'", name, zsh_text(one->get_description()),
-                             value ? fmt::format(":{}:_files", zsh_text(one->get_type_name())) : "");
+    for (const CLI::Option* const option : trailing_options(*each)) {
+      const bool value = option->get_type_size() != 0;
+      for (const std::string& name : option->get_lnames()) {
+        cases += fmt::format(" \\\n        '--{}[{}]{}'", name, zsh_text(option->get_description()),
+                             value ? fmt::format(":{}:_files", zsh_text(option->get_type_name())) : "");
       }
     }
     cases += " \\\n        '*:file:_files'\n      ;;\n";

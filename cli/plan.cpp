@@ -29,24 +29,24 @@ int fail(int code, const std::string& why) {
   return code;
 }
 
-void show(const plan_options& with, const std::string& name, const plan::problem& buffers, const plan::solution& found,
-          const plan::step_plan* made) {
+void show(const plan_options& options, const std::string& name, const plan::problem& buffers,
+          const plan::solution& found, const plan::step_plan* made) {
   const auto peak = static_cast<double>(found.peak.bytes);
   const double utilization = peak / static_cast<double>(found.height);
   const double at_best = peak / static_cast<double>(found.lower_bound);
   const double seconds = static_cast<double>(found.took.count()) * 1e-6;
-  if (with.json) {
-    nlohmann::ordered_json out{{"schema", 1},
-                               {"name", name},
-                               {"buffers", buffers.size()},
-                               {"height_bytes", found.height},
-                               {"lower_bound_bytes", found.lower_bound},
-                               {"peak_live_bytes", found.peak.bytes},
-                               {"utilization", utilization},
-                               {"utilization_bound", at_best},
-                               {"seconds", seconds}};
-    if (made != nullptr) out["repeat_from"] = made->repeat_from;
-    fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (options.json) {
+    nlohmann::ordered_json figures{{"schema", 1},
+                                   {"name", name},
+                                   {"buffers", buffers.size()},
+                                   {"height_bytes", found.height},
+                                   {"lower_bound_bytes", found.lower_bound},
+                                   {"peak_live_bytes", found.peak.bytes},
+                                   {"utilization", utilization},
+                                   {"utilization_bound", at_best},
+                                   {"seconds", seconds}};
+    if (made != nullptr) figures["repeat_from"] = made->repeat_from;
+    fmt::print("{}\n", figures.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return;
   }
   fmt::print(
@@ -73,68 +73,69 @@ status proven(const plan::problem& buffers, const plan::solution& found, std::ui
                                            capacity, found.height, found.lower_bound)};
 }
 
-status write_offsets(const std::string& path, const plan::problem& buffers, const plan::placement& at) {
+status write_offsets(const std::string& path, const plan::problem& buffers, const plan::placement& offsets) {
   std::FILE* const file = std::fopen(path.c_str(), "wb");
   if (file == nullptr) return {errc::invalid_argument, fmt::format("{}: cannot be written", path)};
   fmt::print(file, "id,lower,upper,size,offset\n");
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    fmt::print(file, "{},{},{},{},{}\n", buffers[i].id, buffers[i].lower, buffers[i].upper, buffers[i].size, at[i]);
+    fmt::print(file, "{},{},{},{},{}\n", buffers[i].id, buffers[i].lower, buffers[i].upper, buffers[i].size,
+               offsets[i]);
   }
   if (std::fclose(file) != 0) return {errc::invalid_argument, fmt::format("{}: cannot be written", path)};
   return {};
 }
 
-int plan_static(const plan_options& with, const plan::solve_options& limits) {
-  const result<plan::problem> buffers = plan::read_problem(with.static_file);
+int plan_static(const plan_options& options, const plan::solve_options& limits) {
+  const result<plan::problem> buffers = plan::read_problem(options.static_file);
   if (!buffers) return fail(1, buffers.why().message());
   const result<plan::solution> found = [&] {
-    const progress line{"placing " + with.static_file, with.time_limit_s};
+    const progress line{"placing " + options.static_file, options.time_limit_s};
     return plan::solve(*buffers, limits);
   }();
-  if (!found) return fail(1, fmt::format("{}: {}", with.static_file, found.why().message()));
-  show(with, with.static_file, *buffers, *found, nullptr);
+  if (!found) return fail(1, fmt::format("{}: {}", options.static_file, found.why().message()));
+  show(options, options.static_file, *buffers, *found, nullptr);
   status ok = proven(*buffers, *found, limits.capacity);
-  if (ok && !with.output.empty()) ok = write_offsets(with.output, *buffers, found->offsets);
-  return ok ? 0 : fail(1, fmt::format("{}: {}", with.static_file, ok.message()));
+  if (ok && !options.output.empty()) ok = write_offsets(options.output, *buffers, found->offsets);
+  return ok ? 0 : fail(1, fmt::format("{}: {}", options.static_file, ok.message()));
 }
 
-int plan_trace(const plan_options& with, const plan::solve_options& limits) {
-  const result<bench::trace> t = bench::load_trace(with.trace);
+int plan_trace(const plan_options& options, const plan::solve_options& limits) {
+  const result<bench::trace> t = bench::load_trace(options.trace);
   if (!t) return fail(1, t.why().message());
   const std::vector<plan::recorded_op> ops = bench::recorded_ops(*t);
   plan::solution found;
   const result<plan::step_plan> made = [&] {
-    const progress line{"planning " + with.trace, with.time_limit_s};
-    return plan::make_plan(ops, limits, &found, with.share_streams ? stream_reuse::device : stream_reuse::poll);
+    const progress line{"planning " + options.trace, options.time_limit_s};
+    return plan::make_plan(ops, limits, &found, options.share_streams ? stream_reuse::device : stream_reuse::poll);
   }();
   const result<plan::step> step = plan::step_of(ops);
-  if (!made) return fail(1, fmt::format("{}: {}", with.trace, made.why().message()));
-  show(with, t->name, step->buffers, found, &*made);
+  if (!made) return fail(1, fmt::format("{}: {}", options.trace, made.why().message()));
+  show(options, t->name, step->buffers, found, &*made);
   status ok = proven(step->buffers, found, limits.capacity);
-  if (ok) ok = plan::write_plan(with.output, *made);
+  if (ok) ok = plan::write_plan(options.output, *made);
   return ok ? 0 : fail(1, ok.message());
 }
 
 }  // namespace
 
-CLI::App* add_plan_command(CLI::App& to, plan_options& into) {
+CLI::App* add_plan_command(CLI::App& app, plan_options& options) {
   CLI::App* const plan =
-      to.add_subcommand("plan", "computes offline placement for the policy planned, or for a static problem");
-  plan->add_option("trace", into.trace, "a recording (GPUMEM_TRACE)")->type_name("TRACE");
-  plan->add_option("-o,--output", into.output, "the plan; for a static problem, its buffers with their offsets")
+      app.add_subcommand("plan", "computes offline placement for the policy planned, or for a static problem");
+  plan->add_option("trace", options.trace, "a recording (GPUMEM_TRACE)")->type_name("TRACE");
+  plan->add_option("-o,--output", options.output, "the plan; for a static problem, its buffers with their offsets")
       ->type_name("PLAN");
-  plan->add_option("--static", into.static_file, "a static problem (id,lower,upper,size) instead of a trace")
+  plan->add_option("--static", options.static_file, "a static problem (id,lower,upper,size) instead of a trace")
       ->type_name("FILE.csv");
-  plan->add_option("--capacity", into.capacity,
+  plan->add_option("--capacity", options.capacity,
                    "stop at the first placement within this size [default: search for the lowest]")
       ->type_name("N");
-  plan->add_option("--time-limit", into.time_limit_s, "seconds, 0 to 86400")
+  plan->add_option("--time-limit", options.time_limit_s, "seconds, 0 to 86400")
       ->type_name("S")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 86400.0).description(""));
-  plan->add_flag("--share-streams", into.share_streams,
+  plan->add_flag("--share-streams", options.share_streams,
                  "streams may share addresses, for GPUMEM_STREAM_REUSE=device or host");
-  plan->add_flag("--json", into.json, "as JSON");
+  plan->add_flag("--json", options.json, "as JSON");
   plan->footer(
       "Exit status: 1 if nothing fits within --capacity.\n"
       "Example: gpumem plan run.csv.gz -o run.plan\n"
@@ -142,20 +143,21 @@ CLI::App* add_plan_command(CLI::App& to, plan_options& into) {
   return plan;
 }
 
-int make_plan(const plan_options& with) {
-  if (with.trace.empty() == with.static_file.empty()) {
+int make_plan(const plan_options& options) {
+  if (options.trace.empty() == options.static_file.empty()) {
     return fail(2, "plan: expected a TRACE with -o PLAN, or --static FILE.csv with --capacity N");
   }
-  if (!with.trace.empty() && with.output.empty()) return fail(2, "plan: no -o; expected the name of the plan to write");
+  if (!options.trace.empty() && options.output.empty())
+    return fail(2, "plan: no -o; expected the name of the plan to write");
   plan::solve_options limits;
-  limits.time_limit = std::chrono::milliseconds{static_cast<std::int64_t>(with.time_limit_s * 1000)};
-  if (!with.capacity.empty()) {
-    const result<std::uint64_t> bytes = parse_bytes(with.capacity, "--capacity");
+  limits.time_limit = std::chrono::milliseconds{static_cast<std::int64_t>(options.time_limit_s * 1000)};
+  if (!options.capacity.empty()) {
+    const result<std::uint64_t> bytes = parse_bytes(options.capacity, "--capacity");
     if (!bytes) return fail(2, bytes.why().message());
     if (*bytes == 0) return fail(2, "--capacity=0: expected at least 1 byte");
     limits.capacity = *bytes;
   }
-  return with.trace.empty() ? plan_static(with, limits) : plan_trace(with, limits);
+  return options.trace.empty() ? plan_static(options, limits) : plan_trace(options, limits);
 }
 
 }  // namespace gpumem::cli

@@ -20,10 +20,10 @@ struct plan_options {
   bool json = false;
 };
 
-/// Adds the subcommand; its arguments go into `into`.
-CLI::App* add_plan_command(CLI::App& to, plan_options& into);
+/// Adds the subcommand; its arguments go into `options`.
+CLI::App* add_plan_command(CLI::App& app, plan_options& options);
 
 /// Exit status: 0; 1 if the file has another format or nothing fits; 2 for contradictory options.
-int make_plan(const plan_options& with);
+int make_plan(const plan_options& options);
 
 }  // namespace gpumem::cli

@@ -19,22 +19,22 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-result<std::vector<capacity>> capacities_of(const predict_options& with) {
-  std::vector<std::string> texts = with.capacities;
-  if (texts.empty()) texts.push_back(with.card);
-  std::vector<capacity> out;
+result<std::vector<capacity>> capacities_of(const predict_options& options) {
+  std::vector<std::string> texts = options.capacities;
+  if (texts.empty()) texts.push_back(options.card);
+  std::vector<capacity> capacities;
   for (const std::string& text : texts) {
     std::string key;
     capacity each{text, 0};
     if (status ok = choose_card(text, key, each.bytes); !ok) {
       std::string why = ok.message();
-      if (!with.capacities.empty()) why.replace(0, std::string_view{"--card"}.size(), "--capacity");
+      if (!options.capacities.empty()) why.replace(0, std::string_view{"--card"}.size(), "--capacity");
       return status{errc::bad_setting, why};
     }
     if (each.bytes == 0) each.bytes = simcuda::find_card(key)->bytes();
-    out.push_back(each);
+    capacities.push_back(each);
   }
-  return out;
+  return capacities;
 }
 
 /// How to make the file that GPUMEM_PLAN names; empty if no row that fits follows a plan.
@@ -50,13 +50,13 @@ std::string plan_text(const json& rows, const std::string& trace) {
 
 std::string as_text(const json& all, const std::string& trace) {
   const auto bytes = [](const json& value) { return format_bytes(value.get<std::uint64_t>()); };
-  std::string out =
+  std::string text =
       fmt::format("{} operations, {} live at the peak on {} (--card); context {} (assumed, --context). Simulated.\n\n",
                   all["ops"].get<std::uint64_t>(), bytes(all["peak_live_bytes"]), all["card"].get<std::string>(),
                   bytes(all["context_bytes"]));
   const bool untrue = !all["untrue_values"].is_null();
   if (untrue) {
-    out +=
+    text +=
         fmt::format("Only if no size depends on untrue values (*): {}.\n\n", all["untrue_values"].get<std::string>());
   }
   const char* const mark = untrue ? "*" : "";
@@ -65,7 +65,7 @@ std::string as_text(const json& all, const std::string& trace) {
   const json& rows = all["results"];
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const json& row = rows[i];
-    const auto of_another = [&](const json& other) { return other["capacity"] != row["capacity"]; };
+    const auto of_another = [&](const json& candidate) { return candidate["capacity"] != row["capacity"]; };
     const bool first = i == 0 || of_another(rows[i - 1]);
     const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(i);
     const auto end = std::find_if(begin, rows.end(), of_another);
@@ -81,38 +81,38 @@ std::string as_text(const json& all, const std::string& trace) {
                      fits ? bytes(row["peak_reserved_bytes"]) : "-",
                      fits && card >= taken ? format_bytes(card - taken) : "-", fits ? row["settings"] : ""});
   }
-  return out + table(lines) + plan_text(rows, trace);
+  return text + table(lines) + plan_text(rows, trace);
 }
 
 }  // namespace
 
-CLI::App* add_predict_command(CLI::App& to, predict_options& into) {
+CLI::App* add_predict_command(CLI::App& app, predict_options& options) {
   CLI::App* const predict =
-      to.add_subcommand("predict", "runs a program simulated once, then says which cards and policies would hold it");
+      app.add_subcommand("predict", "runs a program simulated once, then says which cards and policies would hold it");
   predict->footer(
       "The command and its arguments follow --: gpumem predict [OPTIONS] -- COMMAND...\n"
       "Example: gpumem predict --capacity 24GiB --capacity 80GiB -- python train.py");
-  predict->add_option("--capacity", into.capacities, "memory (24GiB) or a card's name; may be repeated")
+  predict->add_option("--capacity", options.capacities, "memory (24GiB) or a card's name; may be repeated")
       ->type_name("C")
       ->allow_extra_args(false);
-  add_recorded_run_options(*predict, into);
-  predict->add_flag("--json", into.json, "as JSON; the program's own output goes to standard error either way");
+  add_recorded_run_options(*predict, options);
+  predict->add_flag("--json", options.json, "as JSON; the program's own output goes to standard error either way");
   return predict;
 }
 
-int predict(const predict_options& with) {
-  const auto capacities = capacities_of(with);
+int predict(const predict_options& options) {
+  const auto capacities = capacities_of(options);
   if (!capacities) return fail_prediction(bad_input, capacities.why().message());
   prediction_run run;
-  if (const int failed = run_for_prediction(with, "predict", run); failed != 0) return failed;
+  if (const int failed = run_for_prediction(options, "predict", run); failed != 0) return failed;
   json rows;
   if (status done = predict_all(run.recorded, *capacities, run.context_bytes, rows); !done) {
     return fail_prediction(prediction_failed, done.message());
   }
   const bool any = std::any_of(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });
-  json all = prediction_figures(run, with);
+  json all = prediction_figures(run, options);
   all["results"] = std::move(rows);
-  print_prediction(run, with.json ? as_json_text(all) : as_text(all, with.trace));
+  print_prediction(run, options.json ? as_json_text(all) : as_text(all, options.trace));
   return any ? 0 : nothing_fits;
 }
 

@@ -17,9 +17,9 @@ struct predict_options : recorded_run_options {
   bool json = false;
 };
 
-CLI::App* add_predict_command(CLI::App& to, predict_options& into);
+CLI::App* add_predict_command(CLI::App& app, predict_options& options);
 
 /// Exit status: 0; 3 if nothing fits; the command's own status if that is not 0; 1 and 2 as for every subcommand.
-int predict(const predict_options& with);
+int predict(const predict_options& options);
 
 }  // namespace gpumem::cli

@@ -10,15 +10,15 @@
 
 namespace gpumem::cli {
 
-void add_recorded_run_options(CLI::App& to, recorded_run_options& into) {
-  to.add_option("--card", into.card, "the card that the program sees, with ample memory (default h100)")
+void add_recorded_run_options(CLI::App& app, recorded_run_options& options) {
+  app.add_option("--card", options.card, "the card that the program sees, with ample memory (default h100)")
       ->type_name("NAME");
-  to.add_option("--context", into.context, "memory of a context on each card (default 450MiB)")->type_name("SIZE");
-  to.add_option("--trace", into.trace, "keep the run's allocations in this file, for plan, advise and gpumem_bench")
+  app.add_option("--context", options.context, "memory of a context on each card (default 450MiB)")->type_name("SIZE");
+  app.add_option("--trace", options.trace, "keep the run's allocations in this file, for plan, advise and gpumem_bench")
       ->type_name("F");
-  add_cudnn_workspace_option(to, into.cudnn_workspace);
-  add_values_option(to, into.values);
-  add_settle_option(to, into.settle);
+  add_cudnn_workspace_option(app, options.cudnn_workspace);
+  add_values_option(app, options.values);
+  add_settle_option(app, options.settle);
 }
 
 int fail_prediction(int code, std::string_view why) {
@@ -26,33 +26,33 @@ int fail_prediction(int code, std::string_view why) {
   return code;
 }
 
-int run_for_prediction(const recorded_run_options& with, std::string_view name, prediction_run& out) {
-  if (with.command.empty()) {
+int run_for_prediction(const recorded_run_options& options, std::string_view name, prediction_run& prediction) {
+  if (options.command.empty()) {
     return fail_prediction(bad_input,
                            fmt::format("{0}: no command; expected gpumem {0} [OPTIONS] -- COMMAND...", name));
   }
-  const result<std::uint64_t> context_bytes = check_recorded_run(with);
+  const result<std::uint64_t> context_bytes = check_recorded_run(options);
   if (!context_bytes) return fail_prediction(bad_input, context_bytes.why().message());
-  out.context_bytes = *context_bytes;
+  prediction.context_bytes = *context_bytes;
   int exit_status = 0;
-  result<recording> ran = record_run(with, *context_bytes, exit_status);
+  result<recording> ran = record_run(options, *context_bytes, exit_status);
   if (!ran && ran.code() == errc::bad_setting) return fail_prediction(bad_input, ran.why().message());
   if (!ran) {
     return fail_prediction(exit_status != 0 ? exit_status : prediction_failed,
                            fmt::format("{}: {}", name, ran.why().message()));
   }
-  out.recorded = *std::move(ran);
+  prediction.recorded = *std::move(ran);
   return 0;
 }
 
-nlohmann::ordered_json prediction_figures(const prediction_run& of, const recorded_run_options& with) {
-  const recording& run = of.recorded;
+nlohmann::ordered_json prediction_figures(const prediction_run& prediction, const recorded_run_options& options) {
+  const recording& run = prediction.recorded;
   return {{"schema", 1},
-          {"card", with.card},
+          {"card", options.card},
           {"simulated", true},
           {"ops", run.trace.ops.size()},
           {"peak_live_bytes", run.trace.peak_live_bytes},
-          {"context_bytes", of.context_bytes},
+          {"context_bytes", prediction.context_bytes},
           {"outside_bytes", run.outside_bytes},
           {"host_values_read", run.host_values_read},
           {"untrue_values",
@@ -66,10 +66,11 @@ std::string as_json_text(const nlohmann::ordered_json& all) {
   return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-void print_prediction(const prediction_run& of, const std::string& text) {
+void print_prediction(const prediction_run& prediction, const std::string& text) {
   fmt::print("{}", visible(text));
-  for (const std::string& warning : of.recorded.warnings) print_error("gpumem: {}\n", visible(warning));
-  if (!of.recorded.untrue_values.empty()) print_error("gpumem: {}\n", visible(of.recorded.untrue_values));
+  for (const std::string& warning : prediction.recorded.warnings) print_error("gpumem: {}\n", visible(warning));
+  if (!prediction.recorded.untrue_values.empty())
+    print_error("gpumem: {}\n", visible(prediction.recorded.untrue_values));
 }
 
 }  // namespace gpumem::cli

@@ -22,19 +22,19 @@ struct prediction_run {
   recording recorded;
 };
 
-void add_recorded_run_options(CLI::App& to, recorded_run_options& into);
+void add_recorded_run_options(CLI::App& app, recorded_run_options& options);
 
 /// Prints the line; returns `code`.
 int fail_prediction(int code, std::string_view why);
 
 /// Checks the options and runs the program. 0, or the exit status of the command `name`, whose error is printed.
-int run_for_prediction(const recorded_run_options& with, std::string_view name, prediction_run& out);
+int run_for_prediction(const recorded_run_options& options, std::string_view name, prediction_run& prediction);
 
 /// The keys of the JSON that both commands have.
-nlohmann::ordered_json prediction_figures(const prediction_run& of, const recorded_run_options& with);
+nlohmann::ordered_json prediction_figures(const prediction_run& prediction, const recorded_run_options& options);
 
 /// Prints the result on standard output, and warnings on standard error.
-void print_prediction(const prediction_run& of, const std::string& text);
+void print_prediction(const prediction_run& prediction, const std::string& text);
 std::string as_json_text(const nlohmann::ordered_json& all);
 
 }  // namespace gpumem::cli

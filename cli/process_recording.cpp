@@ -25,20 +25,20 @@ status refused(unsigned pid, const std::string& why) {
 
 /// Whether the process opened this descriptor to write alone.
 bool is_write_only(unsigned pid, const std::string& descriptor) {
-  std::ifstream in{fmt::format("/proc/{}/fdinfo/{}", pid, descriptor)};
-  for (std::string word; in >> word;) {
+  std::ifstream input{fmt::format("/proc/{}/fdinfo/{}", pid, descriptor)};
+  for (std::string word; input >> word;) {
     if (word != "flags:") continue;
     unsigned flags = 0;
-    in >> std::oct >> flags;
+    input >> std::oct >> flags;
     return (flags & O_ACCMODE) == O_WRONLY;
   }
   return false;
 }
 
 bool begins_as_recording(const fs::path& file, const std::string& name) {
-  std::ifstream in{file, std::ios::binary};
+  std::ifstream input{file, std::ios::binary};
   std::string begin(first_words.size(), '\0');
-  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  input.read(begin.data(), static_cast<std::streamsize>(begin.size()));
   return begin == first_words || (name.ends_with(".gz") && begin.starts_with(gzip_magic));
 }
 

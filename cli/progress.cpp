@@ -10,7 +10,7 @@
 
 namespace gpumem::cli {
 
-progress::progress(std::string what, double longest_s) : what_{std::move(what)}, longest_s_{longest_s} {
+progress::progress(std::string task, double longest_s) : task_{std::move(task)}, longest_s_{longest_s} {
   if (::isatty(STDERR_FILENO) != 0) thread_ = std::thread{[this] { draw(); }};
 }
 
@@ -18,19 +18,19 @@ progress::~progress() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock{mutex_};
-    over_ = true;
+    finished_ = true;
   }
   ends_.notify_one();
   thread_.join();
-  if (drawn_) print_error("\r{:<{}}\r", "", what_.size() + 40);
+  if (drawn_) print_error("\r{:<{}}\r", "", task_.size() + 40);
 }
 
 void progress::draw() {
   const auto begun = std::chrono::steady_clock::now();
   std::unique_lock lock{mutex_};
-  while (!ends_.wait_for(lock, std::chrono::seconds{1}, [this] { return over_; })) {
+  while (!ends_.wait_for(lock, std::chrono::seconds{1}, [this] { return finished_; })) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-    print_error("\r{}: {:.0f} s of at most {:.0f} s ", what_, took.count(), longest_s_);
+    print_error("\r{}: {:.0f} s of at most {:.0f} s ", task_, took.count(), longest_s_);
     std::fflush(stderr);
     drawn_ = true;
   }

@@ -11,8 +11,8 @@ namespace gpumem::cli {
 
 class progress {
  public:
-  /// Draws `what: 3 s of at most 50 s` on stderr, from the first second until destruction.
-  progress(std::string what, double longest_s);
+  /// Draws `task: 3 s of at most 50 s` on stderr, from the first second until destruction.
+  progress(std::string task, double longest_s);
   ~progress();
   progress(const progress&) = delete;
   progress& operator=(const progress&) = delete;
@@ -20,11 +20,11 @@ class progress {
  private:
   void draw();
 
-  std::string what_;
+  std::string task_;
   double longest_s_;
   std::mutex mutex_;
   std::condition_variable ends_;
-  bool over_ = false;
+  bool finished_ = false;
   bool drawn_ = false;
   std::thread thread_;
 };

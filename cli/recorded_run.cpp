@@ -31,9 +31,9 @@ constexpr std::uint64_t room_for_everything = std::uint64_t{1} << 40;
 constexpr std::uint64_t one_segment = std::uint64_t{2} << 20;
 
 /// The process with the highest peak on its first card.
-const simulated_process* largest(const simulated_outcome& of) {
+const simulated_process* largest(const simulated_outcome& outcome) {
   const simulated_process* best = nullptr;
-  for (const simulated_process& each : of.processes) {
+  for (const simulated_process& each : outcome.processes) {
     if (each.record.foreign_runtime != 0) continue;
     if (best == nullptr || each.record.card[0].peak_used_bytes > best->record.card[0].peak_used_bytes) best = &each;
   }
@@ -46,34 +46,36 @@ std::uint64_t reserved_of(const simcuda::card_record& card) {
 }
 
 /// The driver's peak is of all memory; what it exceeds the allocator's own peak by was taken by other means.
-void note_outside(const simulated_process& of, std::uint64_t allocator_peak, std::string_view allocator,
-                  recording& into) {
-  const std::uint64_t all = reserved_of(of.record.card[0]);
+void note_outside(const simulated_process& process, std::uint64_t allocator_peak, std::string_view allocator,
+                  recording& recorded) {
+  const std::uint64_t all = reserved_of(process.record.card[0]);
   if (all <= allocator_peak) return;
-  into.outside_bytes = all - allocator_peak;
-  into.warnings.push_back(
+  recorded.outside_bytes = all - allocator_peak;
+  recorded.warnings.push_back(
       fmt::format("{} were taken outside {} (the peak of all device memory, {}, less its own, {}): every row's peak "
                   "includes them, and its GPUMEM_LIMIT leaves room for them",
-                  format_bytes(into.outside_bytes), allocator, format_bytes(all), format_bytes(allocator_peak)));
+                  format_bytes(recorded.outside_bytes), allocator, format_bytes(all), format_bytes(allocator_peak)));
 }
 
 /// Compares PyTorch's own peaks with the driver's and with the trace's.
-void check_peaks_of_torch(const simulated_process& of, recording& into) {
-  const auto index = of.torch["trace"].value("device", std::size_t{0});
-  if (!of.torch.contains("cards") || index >= of.torch["cards"].size()) return;
-  const auto peak = [&card = of.torch["cards"][index]](const char* name) { return card.value(name, std::uint64_t{0}); };
+void check_peaks_of_torch(const simulated_process& process, recording& recorded) {
+  const auto index = process.torch["trace"].value("device", std::size_t{0});
+  if (!process.torch.contains("cards") || index >= process.torch["cards"].size()) return;
+  const auto peak = [&card = process.torch["cards"][index]](const char* name) {
+    return card.value(name, std::uint64_t{0});
+  };
   if (const std::uint64_t reserved = peak("peak_reserved_bytes"); reserved != 0) {
-    note_outside(of, reserved, "PyTorch's allocator", into);
+    note_outside(process, reserved, "PyTorch's allocator", recorded);
   }
   // PyTorch counts a block that it did not split with all its bytes as allocated, and a block that a stream still uses
   // as requested. The smaller peak has neither.
   std::uint64_t live = peak("peak_allocated_bytes");
   if (const std::uint64_t requested = peak("peak_requested_bytes"); requested != 0) live = std::min(live, requested);
-  if (live <= into.trace.peak_live_bytes + one_segment) return;
-  into.warnings.push_back(fmt::format(
+  if (live <= recorded.trace.peak_live_bytes + one_segment) return;
+  recorded.warnings.push_back(fmt::format(
       "the prediction is of an incomplete record: PyTorch's tensors peaked at {}, its record of them at {}. Expected a "
       "program that leaves PyTorch's memory history alone (_record_memory_history)",
-      format_bytes(live), format_bytes(into.trace.peak_live_bytes)));
+      format_bytes(live), format_bytes(recorded.trace.peak_live_bytes)));
 }
 
 /// The peak of gpumem's pools, from the figures of GPUMEM_STATS; empty if the process left without writing them. The
@@ -82,13 +84,14 @@ std::optional<std::uint64_t> reserved_by_gpumem(const std::string& figures) {
   std::ifstream file{figures};
   const auto all = nlohmann::json::parse(file, nullptr, false);
   if (!all.is_object() || !all.contains("devices")) return std::nullopt;
-  std::uint64_t out = 0;
-  for (const auto& pool : all["devices"]) out += pool.value("peak_reserved_bytes", std::uint64_t{0});
-  return out != 0 ? std::optional{out} : std::nullopt;
+  std::uint64_t total = 0;
+  for (const auto& pool : all["devices"]) total += pool.value("peak_reserved_bytes", std::uint64_t{0});
+  return total != 0 ? std::optional{total} : std::nullopt;
 }
 
 /// Runs the program again, served by gpumem, which records the trace and counts its own memory.
-status record_by_gpumem(simulated_setup setup, const std::string& trace, const std::string& folder, recording& into) {
+status record_by_gpumem(simulated_setup setup, const std::string& trace, const std::string& folder,
+                        recording& recorded) {
   const result<std::string> preload = find_preload();
   if (!preload) return preload.why();
   const std::string figures = folder + "/stats.json";
@@ -108,55 +111,55 @@ status record_by_gpumem(simulated_setup setup, const std::string& trace, const s
         "the program left no usable record: gpumem served no allocation of it, or the program was killed or left by "
         "_exit before gpumem wrote its figures"};
   }
-  note_outside(*process, *reserved, "the allocations that gpumem serves", into);
+  note_outside(*process, *reserved, "the allocations that gpumem serves", recorded);
   return {};
 }
 
-result<simulated_setup> setup_of(const recorded_run_options& with, std::uint64_t context_bytes,
+result<simulated_setup> setup_of(const recorded_run_options& options, std::uint64_t context_bytes,
                                  const std::string& trace) {
-  simulated_setup out;
-  if (status ok = choose_card(with.card, out.card, out.card_bytes); !ok) return ok;
-  out.variables["SIMCUDA_CUDNN_WORKSPACE"] = with.cudnn_workspace;
-  out.card_bytes = room_for_everything;
-  out.context_bytes = context_bytes;
-  if (status ok = check_context(out, with.context); !ok) return ok;
-  out.variables["SIMCUDA_VALUES"] = fmt::format("{}", with.values);
-  if (status ok = read_time(with.settle, "--settle", out.settle_s); !ok) return ok;
-  out.output_to_stderr = true;
-  out.command = with.command;
-  out.history = trace;
-  return out;
+  simulated_setup setup;
+  if (status ok = choose_card(options.card, setup.card, setup.card_bytes); !ok) return ok;
+  setup.variables["SIMCUDA_CUDNN_WORKSPACE"] = options.cudnn_workspace;
+  setup.card_bytes = room_for_everything;
+  setup.context_bytes = context_bytes;
+  if (status ok = check_context(setup, options.context); !ok) return ok;
+  setup.variables["SIMCUDA_VALUES"] = fmt::format("{}", options.values);
+  if (status ok = read_time(options.settle, "--settle", setup.settle_s); !ok) return ok;
+  setup.output_to_stderr = true;
+  setup.command = options.command;
+  setup.history = trace;
+  return setup;
 }
 
 }  // namespace
 
-result<std::uint64_t> check_recorded_run(const recorded_run_options& with) {
+result<std::uint64_t> check_recorded_run(const recorded_run_options& options) {
   std::string card;
   std::uint64_t card_bytes = 0;
-  if (status ok = choose_card(with.card, card, card_bytes); !ok) return ok;
-  if (status ok = check_cudnn_workspace(with.cudnn_workspace); !ok) return ok;
-  if (!with.trace.empty()) {
-    if (status ok = check_output_file(with.trace, "--trace", true); !ok) return ok;
+  if (status ok = choose_card(options.card, card, card_bytes); !ok) return ok;
+  if (status ok = check_cudnn_workspace(options.cudnn_workspace); !ok) return ok;
+  if (!options.trace.empty()) {
+    if (status ok = check_output_file(options.trace, "--trace", true); !ok) return ok;
   }
-  return with.context == "0" ? 0 : parse_bytes(with.context, "--context");
+  return options.context == "0" ? 0 : parse_bytes(options.context, "--context");
 }
 
-result<recording> record_run(const recorded_run_options& with, std::uint64_t context_bytes, int& exit_status) {
+result<recording> record_run(const recorded_run_options& options, std::uint64_t context_bytes, int& exit_status) {
   const temporary_folder folder{"gpumem-predict-"};
   if (folder.path().empty()) return status{errc::unsupported, "cannot create a folder in TMPDIR"};
   std::error_code error;
   const std::string trace =
-      with.trace.empty() ? folder.path() + "/run.csv" : std::filesystem::absolute(with.trace, error).string();
-  const result<simulated_setup> setup = setup_of(with, context_bytes, trace);
+      options.trace.empty() ? folder.path() + "/run.csv" : std::filesystem::absolute(options.trace, error).string();
+  const result<simulated_setup> setup = setup_of(options, context_bytes, trace);
   if (!setup) return setup.why();
   std::filesystem::remove(trace, error);  // a run that fails leaves no trace of an earlier one
-  recording out;
+  recording recorded;
   result<simulated_outcome> ran = run_simulated(*setup);
   if (!ran) return ran.why();
   if (!ran->stopped.empty()) return status{errc::unsupported, ran->stopped};
   exit_status = ran->settled_reads == 0 ? ran->exit_status : 0;
-  out.host_bytes = ran->host_bytes;
-  const simulated_process* const traced = take_trace(*ran, trace, !with.trace.empty(), out.warnings);
+  recorded.host_bytes = ran->host_bytes;
+  const simulated_process* const traced = take_trace(*ran, trace, !options.trace.empty(), recorded.warnings);
   const simulated_process* const process = traced != nullptr ? traced : largest(*ran);
   if (exit_status != 0 || process == nullptr) {
     const json figures = figures_of(*ran, *setup);
@@ -164,23 +167,23 @@ result<recording> record_run(const recorded_run_options& with, std::uint64_t con
     for (const auto& each : figures["warnings"]) why += (why.empty() ? "" : "; ") + each.get<std::string>();
     return status{errc::unsupported, why};
   }
-  out.by_torch = traced != nullptr;
-  out.native_reserved_bytes = reserved_of(process->record.card[0]);
-  out.host_values_read = process->record.host_values_read;
-  out.processes = processes_with_memory(*ran);
-  if (ran->settled_reads != 0) out.warnings.push_back(settled_warning(*ran, *setup));
-  out.untrue_values = untrue_values_warning(*ran);
-  if (std::string why = unsupported_warning(*ran); !why.empty()) out.warnings.push_back(std::move(why));
-  if (!out.by_torch) {
+  recorded.by_torch = traced != nullptr;
+  recorded.native_reserved_bytes = reserved_of(process->record.card[0]);
+  recorded.host_values_read = process->record.host_values_read;
+  recorded.processes = processes_with_memory(*ran);
+  if (ran->settled_reads != 0) recorded.warnings.push_back(settled_warning(*ran, *setup));
+  recorded.untrue_values = untrue_values_warning(*ran);
+  if (std::string why = unsupported_warning(*ran); !why.empty()) recorded.warnings.push_back(std::move(why));
+  if (!recorded.by_torch) {
     if (status ok = check_one_recorded(*ran); !ok) return ok;
-    if (status ok = record_by_gpumem(*setup, trace, folder.path(), out); !ok) return ok;
+    if (status ok = record_by_gpumem(*setup, trace, folder.path(), recorded); !ok) return ok;
   }
   result<bench::trace> loaded = bench::load_trace(trace);
   if (!loaded) return status{loaded.code(), "the program left no usable record: " + loaded.why().message()};
-  out.trace = bench::with_refused(*loaded);
-  out.trace.name = "run";
-  if (out.by_torch) check_peaks_of_torch(*process, out);
-  return out;
+  recorded.trace = bench::with_refused(*loaded);
+  recorded.trace.name = "run";
+  if (recorded.by_torch) check_peaks_of_torch(*process, recorded);
+  return recorded;
 }
 
 }  // namespace gpumem::cli

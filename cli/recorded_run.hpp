@@ -37,9 +37,9 @@ struct recording {
 };
 
 /// Checks the options. `bad_setting` for the user's; the bytes of a context otherwise.
-result<std::uint64_t> check_recorded_run(const recorded_run_options& with);
+result<std::uint64_t> check_recorded_run(const recorded_run_options& options);
 
 /// Runs the program. An `exit_status` other than 0 is the program's own and ends the prediction.
-result<recording> record_run(const recorded_run_options& with, std::uint64_t context_bytes, int& exit_status);
+result<recording> record_run(const recorded_run_options& options, std::uint64_t context_bytes, int& exit_status);
 
 }  // namespace gpumem::cli

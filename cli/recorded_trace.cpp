@@ -22,8 +22,8 @@ status make_page_of(const std::string& trace, const std::string& policy, const s
 }  // namespace
 
 status recorded_trace::prepare(simulated_setup& setup) {
-  if (with_.trace.empty() && with_.report.empty()) return {};
-  path_ = with_.trace;
+  if (options_.trace.empty() && options_.report.empty()) return {};
+  path_ = options_.trace;
   if (path_.empty()) {
     temporary_.emplace("gpumem-simulate-");
     if (temporary_->path().empty()) return {errc::unsupported, "--report: cannot create a folder in TMPDIR"};
@@ -40,19 +40,19 @@ status recorded_trace::prepare(simulated_setup& setup) {
   return {};
 }
 
-std::vector<std::string> recorded_trace::collect(simulated_outcome& from) {
+std::vector<std::string> recorded_trace::collect(simulated_outcome& outcome) {
   std::vector<std::string> warnings;
   if (path_.empty()) return warnings;
-  if (!with_.policy.empty() || !with_.limit.empty()) {
-    failed_ = check_one_recorded(from);
+  if (!options_.policy.empty() || !options_.limit.empty()) {
+    failed_ = check_one_recorded(outcome);
     std::error_code error;
     if (failed_.ok() && !fs::exists(path_, error)) {
       failed_ = {errc::unsupported, "no trace was recorded: the program took no device memory by gpumem"};
     }
     return warnings;
   }
-  if (take_trace(from, path_, !temporary_, warnings) != nullptr) return warnings;
-  std::string why = why_no_trace(from);
+  if (take_trace(outcome, path_, !temporary_, warnings) != nullptr) return warnings;
+  std::string why = why_no_trace(outcome);
   if (why.empty()) {
     why =
         "the program does not use PyTorch; --policy makes gpumem serve and record it (or PyTorch's process was killed "
@@ -64,8 +64,8 @@ std::vector<std::string> recorded_trace::collect(simulated_outcome& from) {
 
 status recorded_trace::finish() const {
   if (path_.empty() || !failed_.ok()) return failed_;
-  if (with_.report.empty()) return {};
-  return make_page_of(path_, with_.policy.empty() ? "caching" : with_.policy, with_.report);
+  if (options_.report.empty()) return {};
+  return make_page_of(path_, options_.policy.empty() ? "caching" : options_.policy, options_.report);
 }
 
 }  // namespace gpumem::cli

@@ -46,10 +46,10 @@ int complain(std::string_view why, int exit_status) {
 }
 
 /// Checks the group's ledger before the command begins, rather than at its first allocation.
-status group_can_be_joined(const settings& with) {
-  if (with.group.empty()) return {};
-  const result<std::string> folder = shared_folder(with.shared_folder);
-  return folder ? group_ledger::inspect(*folder, with.group) : folder.why();
+status group_can_be_joined(const settings& config) {
+  if (config.group.empty()) return {};
+  const result<std::string> folder = shared_folder(config.shared_folder);
+  return folder ? group_ledger::inspect(*folder, config.group) : folder.why();
 }
 
 std::string variable_of(const std::string& option) {
@@ -60,64 +60,64 @@ std::string variable_of(const std::string& option) {
 }
 
 /// The environment's settings, overridden by the command line's, all of which must be valid.
-result<settings> read_settings(const run_options& with) {
-  settings out;
+result<settings> read_settings(const run_options& options) {
+  settings merged;
   environment variables = process_environment();
   std::erase_if(variables, [&](const auto& each) {  // variables that an option overrides need not be valid
-    return std::any_of(with.settings.begin(), with.settings.end(),
+    return std::any_of(options.settings.begin(), options.settings.end(),
                        [&](const auto& option) { return each.first == variable_of(option.first); });
   });
-  if (status ok = out.apply(variables); !ok) return ok;  // the library reports other problems and continues
-  for (const auto& [name, value] : with.settings) {
-    if (status ok = out.set(name, value); !ok) {
+  if (status ok = merged.apply(variables); !ok) return ok;  // the library reports other problems and continues
+  for (const auto& [name, value] : options.settings) {
+    if (status ok = merged.set(name, value); !ok) {
       std::string option = name;
       std::replace(option.begin(), option.end(), '_', '-');
       return status{errc::bad_setting, "--" + option + ok.message().substr(name.size())};
     }
   }
   // Only the program knows a policy that it registers itself; such a policy is named in the environment.
-  const bool named_here = out.source("policy") == setting_source::code;
-  const result<policy_entry> decides = find_policy(out.policy);
-  if (!decides && named_here) {
-    return status{errc::bad_setting, fmt::format("--policy={}: {}", out.policy, decides.why().message())};
+  const bool named_here = merged.source("policy") == setting_source::code;
+  const result<policy_entry> policy = find_policy(merged.policy);
+  if (!policy && named_here) {
+    return status{errc::bad_setting, fmt::format("--policy={}: {}", merged.policy, policy.why().message())};
   }
-  if (decides && decides->needs.limit && !out.limit && out.pools.empty()) {
+  if (policy && policy->needs.limit && !merged.limit && merged.pools.empty()) {
     return status{errc::bad_setting,
                   fmt::format("{}={}: needs {} (4GiB, 30% or 80%free)", named_here ? "--policy" : "GPUMEM_POLICY",
-                              out.policy, named_here ? "--limit" : "GPUMEM_LIMIT or --limit")};
+                              merged.policy, named_here ? "--limit" : "GPUMEM_LIMIT or --limit")};
   }
-  for (const pool_spec& each : out.pools) {
-    const result<policy_entry> known = find_policy(each.policy.empty() ? out.policy : each.policy);
-    if (!known && out.source("pools") == setting_source::code && !each.policy.empty()) {
-      return status{errc::bad_setting, fmt::format("--pools={}: {}", pools_text(out.pools), known.why().message())};
+  for (const pool_spec& each : merged.pools) {
+    const result<policy_entry> known = find_policy(each.policy.empty() ? merged.policy : each.policy);
+    if (!known && merged.source("pools") == setting_source::code && !each.policy.empty()) {
+      return status{errc::bad_setting, fmt::format("--pools={}: {}", pools_text(merged.pools), known.why().message())};
     }
   }
-  if (decides && decides->needs.pools && out.pools.empty()) {
+  if (policy && policy->needs.pools && merged.pools.empty()) {
     return status{errc::bad_setting,
-                  fmt::format("{}={}: needs {} (2GiB,2GiB)", named_here ? "--policy" : "GPUMEM_POLICY", out.policy,
+                  fmt::format("{}={}: needs {} (2GiB,2GiB)", named_here ? "--policy" : "GPUMEM_POLICY", merged.policy,
                               named_here ? "--pools" : "GPUMEM_POOLS or --pools")};
   }
-  if (out.scope == limit_scope::process && !out.pools.empty()) {
+  if (merged.scope == limit_scope::process && !merged.pools.empty()) {
     return status{errc::bad_setting, "GPUMEM_LIMIT_SCOPE=process with pools: expected one or the other"};
   }
-  if (out.group_limit && out.group.empty()) {
-    const bool by_option = out.source("group_limit") == setting_source::code;
+  if (merged.group_limit && merged.group.empty()) {
+    const bool by_option = merged.source("group_limit") == setting_source::code;
     return status{errc::bad_setting,
                   fmt::format("{}={}: needs {}, the group's name", by_option ? "--group-limit" : "GPUMEM_GROUP_LIMIT",
-                              out.group_limit.to_string(), by_option ? "--group" : "GPUMEM_GROUP")};
+                              merged.group_limit.to_string(), by_option ? "--group" : "GPUMEM_GROUP")};
   }
-  if (status sound = group_can_be_joined(out); !sound) return sound;
-  if (with.wait_s && !out.devices) out.devices.how = device_choice::kind::automatic;
-  return out;
+  if (status sound = group_can_be_joined(merged); !sound) return sound;
+  if (options.wait_s && !merged.devices) merged.devices.how = device_choice::kind::automatic;
+  return merged;
 }
 
 std::vector<int> open_descriptors() {
-  std::vector<int> out;
+  std::vector<int> descriptors;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator{"/proc/self/fd", ignored}) {
-    out.push_back(std::atoi(entry.path().filename().c_str()));
+    descriptors.push_back(std::atoi(entry.path().filename().c_str()));
   }
-  return out;
+  return descriptors;
 }
 
 /// Keeps NVML's descriptors out of the command.
@@ -136,11 +136,11 @@ std::string variable_of_rank(const std::string& option) {
 
 result<std::string> find_preload() {
   std::error_code error;
-  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const fs::path own_folder = fs::read_symlink("/proc/self/exe", error).parent_path();
   std::string looked;
-  for (const fs::path& folder :
-       {here, here / ".." / GPUMEM_LIBRARY_FOLDER / "gpumem", here / ".." / "lib" / "gpumem",
-        here / ".." / GPUMEM_LIBRARY_FOLDER, here / ".." / "lib", here / ".." / "src" / "adapters" / "preload"}) {
+  for (const fs::path& folder : {own_folder, own_folder / ".." / GPUMEM_LIBRARY_FOLDER / "gpumem",
+                                 own_folder / ".." / "lib" / "gpumem", own_folder / ".." / GPUMEM_LIBRARY_FOLDER,
+                                 own_folder / ".." / "lib", own_folder / ".." / "src" / "adapters" / "preload"}) {
     const fs::path file = (folder / preload_name).lexically_normal();
     if (fs::is_regular_file(file, error)) {
       if (file.string().find_first_of(": \t") == std::string::npos) return file.string();
@@ -152,17 +152,18 @@ result<std::string> find_preload() {
   return status{errc::unsupported, fmt::format("no {} in {}: was it built and installed?", preload_name, looked)};
 }
 
-int run_command(const run_options& with) {
+int run_command(const run_options& options) {
   const std::vector<int> inherited = open_descriptors();
-  const command_file command = find_command(with.command.front());
+  const command_file command = find_command(options.command.front());
   if (command.exit_status != 0) return complain(command.why, command.exit_status);
-  const result<settings> effective = read_settings(with);
+  const result<settings> effective = read_settings(options);
   if (!effective) return complain(effective.why().message(), bad_input);
   const result<std::string> preload = find_preload();
   if (!preload) return complain(preload.why().message(), failed);
   result<chosen_cards> chosen{chosen_cards{}};  // owns the leases
   if (effective->devices) {
-    chosen = with.wait_s ? wait_for_cards(*effective, *with.wait_s) : choose_cards(*effective, visible_by::driver);
+    chosen =
+        options.wait_s ? wait_for_cards(*effective, *options.wait_s) : choose_cards(*effective, visible_by::driver);
     if (!chosen) {
       return complain(chosen.why().message(), chosen.code() == errc::bad_setting ? bad_input : failed);
     }
@@ -170,7 +171,7 @@ int run_command(const run_options& with) {
     if (const status kept = chosen->claims.keep_across_exec(); !kept) return complain(kept.message(), failed);
     ::setenv("CUDA_VISIBLE_DEVICES", chosen->list.c_str(), 1);
   }
-  for (const auto& [name, value] : with.settings) {
+  for (const auto& [name, value] : options.settings) {
     ::setenv(variable_of(name).c_str(), value.c_str(), 1);
     ::unsetenv(variable_of_rank(name).c_str());  // the command line wins over the rank's own
   }
@@ -179,7 +180,7 @@ int run_command(const run_options& with) {
     const fs::path folder = fs::absolute(effective->shared_folder, error);
     if (!error) ::setenv("GPUMEM_SHARED_FOLDER", folder.c_str(), 1);
   }
-  const job_limit job{*effective, with.limit_each};
+  const job_limit job{*effective, options.limit_each};
   if (!job.ready()) return complain(job.ready().message(), bad_input);
   ::unsetenv(variable_of_rank("devices").c_str());
   ::unsetenv("GPUMEM_DEVICES");  // applied: the visible devices are now the chosen ones
@@ -192,8 +193,8 @@ int run_command(const run_options& with) {
   }
   const oom_summary summary{*effective};
   begin_job();
-  const ended how = chosen->claims.empty() ? run_child(command.path, with.command)
-                                           : run_kept(command.path, with.command, chosen->claims);
+  const ended how = chosen->claims.empty() ? run_child(command.path, options.command)
+                                           : run_kept(command.path, options.command, chosen->claims);
   if (how.exec_errno != 0) {
     return complain(fmt::format("{}: cannot be run: {}", command.path, std::strerror(how.exec_errno)),
                     how.exec_errno == ENOENT ? not_found : not_executable);

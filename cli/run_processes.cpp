@@ -50,17 +50,18 @@ void signal_recorded(const run_child_process& child, const std::string& records,
 }  // namespace
 
 std::vector<pid_t> live_recorded(const std::string& records) {
-  std::vector<pid_t> out;
+  std::vector<pid_t> processes;
   std::error_code error;
   const fs::path folder = fs::canonical(records, error);
   for (const auto& entry : fs::directory_iterator{folder, error}) {
     if (entry.path().extension() != ".simcuda") continue;
     const auto pid = static_cast<pid_t>(std::strtol(entry.path().filename().c_str(), nullptr, 10));
-    if (pid > 1 && std::find(out.begin(), out.end(), pid) == out.end() && maps(pid, entry.path().string())) {
-      out.push_back(pid);
+    if (pid > 1 && std::find(processes.begin(), processes.end(), pid) == processes.end() &&
+        maps(pid, entry.path().string())) {
+      processes.push_back(pid);
     }
   }
-  return out;
+  return processes;
 }
 
 run_child_process::run_child_process(pid_t pid)

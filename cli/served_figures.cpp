@@ -24,32 +24,32 @@ constexpr std::chrono::seconds longest_trim{5};           // frees in the driver
 constexpr std::chrono::seconds longest_dump{60};          // millions of events
 
 std::vector<std::string> folders() {
-  settings here;  // only the folder is used, so that a bad limit does not prevent a query
+  settings config;  // only the folder is used, so that a bad limit does not prevent a query
   environment variables = process_environment();
   std::erase_if(variables, [](const auto& each) { return each.first != "GPUMEM_SHARED_FOLDER"; });
-  static_cast<void>(here.apply(variables).ok());
-  std::vector<std::string> out;
-  if (const result<std::string> own = shared_folder(here.shared_folder)) out.push_back(*own);
-  if (::geteuid() != 0 || !here.shared_folder.empty()) return out;
+  static_cast<void>(config.apply(variables).ok());
+  std::vector<std::string> paths;
+  if (const result<std::string> own = shared_folder(config.shared_folder)) paths.push_back(*own);
+  if (::geteuid() != 0 || !config.shared_folder.empty()) return paths;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator{"/dev/shm", ignored}) {
     const std::string path = entry.path().string();
     const bool folder = entry.is_directory(ignored) && !entry.is_symlink(ignored);
     if (folder && entry.path().filename().string().starts_with("gpumem-") &&
-        std::find(out.begin(), out.end(), path) == out.end()) {
-      out.push_back(path);
+        std::find(paths.begin(), paths.end(), path) == paths.end()) {
+      paths.push_back(path);
     }
   }
-  return out;
+  return paths;
 }
 
 /// The answer comes from another program: missing or ill-typed fields are replaced by empty ones.
-json row_of(const served_process& one) {
-  const json answer = json::parse(one.answer, nullptr, false);
-  json row{{"pid", one.pid},
-           {"user", user_of(static_cast<unsigned>(one.pid))},
-           {"command", command_of(static_cast<unsigned>(one.pid))},
-           {"executable", command_of(static_cast<unsigned>(one.pid))},
+json row_of(const served_process& process) {
+  const json answer = json::parse(process.answer, nullptr, false);
+  json row{{"pid", process.pid},
+           {"user", user_of(static_cast<unsigned>(process.pid))},
+           {"command", command_of(static_cast<unsigned>(process.pid))},
+           {"executable", command_of(static_cast<unsigned>(process.pid))},
            {"answered", false},
            {"group", ""},
            {"devices", json::array()}};
@@ -58,22 +58,22 @@ json row_of(const served_process& one) {
     return row;
   }
   const json& rows = answer["devices"];
-  if (!std::all_of(rows.begin(), rows.end(), [](const json& d) { return d.is_object(); })) return row;
+  if (!std::all_of(rows.begin(), rows.end(), [](const json& entry) { return entry.is_object(); })) return row;
   row["answered"] = true;
   if (answer.contains("command") && answer["command"].is_string()) row["command"] = answer["command"];
   if (answer.contains("group") && answer["group"].is_string()) row["group"] = answer["group"];
   for (const json& d : rows) {
-    json out;
+    json figures;
     for (const char* text : {"name", "uuid", "policy"}) {
-      out[text] = d.contains(text) && d[text].is_string() ? d[text] : json("");
+      figures[text] = d.contains(text) && d[text].is_string() ? d[text] : json("");
     }
     for (const char* number : {"ordinal", "limit_bytes", "live_bytes", "reserved_bytes", "free_bytes",
                                "largest_free_bytes", "allocations", "out_of_memory"}) {
-      out[number] = d.contains(number) && d[number].is_number_unsigned() ? d[number] : json(0U);
+      figures[number] = d.contains(number) && d[number].is_number_unsigned() ? d[number] : json(0U);
     }
     const char* const share = "external_fragmentation";
-    out[share] = d.contains(share) && d[share].is_number() ? d[share] : json(0.0);
-    row["devices"].push_back(std::move(out));
+    figures[share] = d.contains(share) && d[share].is_number() ? d[share] : json(0.0);
+    row["devices"].push_back(std::move(figures));
   }
   return row;
 }
@@ -81,17 +81,17 @@ json row_of(const served_process& one) {
 }  // namespace
 
 json served_figures() {
-  json out = json::array();
+  json figures = json::array();
   for (const std::string& folder : folders()) {
-    for (const served_process& one : ask_served(folder, answer_timeout)) {
+    for (const served_process& process : ask_served(folder, answer_timeout)) {
       try {
-        out.push_back(row_of(one));
+        figures.push_back(row_of(process));
       } catch (const json::exception&) {  // not an answer of gpumem
-        out.push_back(row_of({one.pid, ""}));
+        figures.push_back(row_of({process.pid, ""}));
       }
     }
   }
-  return out;
+  return figures;
 }
 
 namespace {

@@ -10,16 +10,16 @@
 
 namespace gpumem::cli {
 
-class settling {
+class quiescence_detector {
  public:
   using clock = std::chrono::steady_clock;
   /// Reads of values without which a program is only slow.
   static constexpr std::uint64_t least_reads = 1000;
 
   /// `longest_s`: how long the figures may stay the same; 0: for ever.
-  explicit settling(double longest_s) : longest_s_{longest_s}, since_{clock::now()} {}
+  explicit quiescence_detector(double longest_s) : longest_s_{longest_s}, since_{clock::now()} {}
   /// Looks at the records. True: the figures are as they were for that long, and values were read all the while.
-  bool look(const std::vector<simulated_process>& now, clock::time_point at = clock::now());
+  bool look(const std::vector<simulated_process>& processes, clock::time_point moment = clock::now());
   [[nodiscard]] std::uint64_t reads() const noexcept { return reads_ - reads_before_; }
 
  private:

@@ -34,26 +34,26 @@ int fail(int code, std::string_view why) {
   return code;
 }
 
-status read_bytes(const std::string& text, const char* option, std::uint64_t& into) {
-  if (text == "0") return into = 0, status{};
+status read_bytes(const std::string& text, const char* option, std::uint64_t& amount) {
+  if (text == "0") return amount = 0, status{};
   const result<std::uint64_t> bytes = parse_bytes(text, option);
   if (!bytes) return bytes.why();
-  into = *bytes;
+  amount = *bytes;
   return {};
 }
 
 /// Preloads the policy's library into the program, with the settings that `run` would give it.
-status serve_by_policy(const simulate_options& with, simulated_setup& setup) {
-  if (with.policy.empty() && with.limit.empty()) return {};
+status serve_by_policy(const simulate_options& options, simulated_setup& setup) {
+  if (options.policy.empty() && options.limit.empty()) return {};
   settings check;
-  if (!with.policy.empty()) {
-    if (status ok = check.set("policy", with.policy); !ok) return {errc::bad_setting, "--" + ok.message()};
+  if (!options.policy.empty()) {
+    if (status ok = check.set("policy", options.policy); !ok) return {errc::bad_setting, "--" + ok.message()};
     if (const auto known = find_policy(check.policy); !known) return known.why();
-    setup.variables["GPUMEM_POLICY"] = with.policy;
+    setup.variables["GPUMEM_POLICY"] = options.policy;
   }
-  if (!with.limit.empty()) {
-    if (status ok = check.set("limit", with.limit); !ok) return {errc::bad_setting, "--" + ok.message()};
-    setup.variables["GPUMEM_LIMIT"] = with.limit;
+  if (!options.limit.empty()) {
+    if (status ok = check.set("limit", options.limit); !ok) return {errc::bad_setting, "--" + ok.message()};
+    setup.variables["GPUMEM_LIMIT"] = options.limit;
   }
   const result<std::string> preload = find_preload();
   if (!preload) return preload.why();
@@ -61,51 +61,51 @@ status serve_by_policy(const simulate_options& with, simulated_setup& setup) {
   return {};
 }
 
-result<simulated_setup> setup_of(const simulate_options& with) {
-  simulated_setup out;
-  if (status ok = choose_card(with.card, out.card, out.card_bytes); !ok) return ok;
-  if (with.cards < 1 || with.cards > most_cards) {
-    return status{errc::bad_setting, fmt::format("--cards {}: expected from 1 to {}", with.cards, most_cards)};
+result<simulated_setup> setup_of(const simulate_options& options) {
+  simulated_setup setup;
+  if (status ok = choose_card(options.card, setup.card, setup.card_bytes); !ok) return ok;
+  if (options.cards < 1 || options.cards > most_cards) {
+    return status{errc::bad_setting, fmt::format("--cards {}: expected from 1 to {}", options.cards, most_cards)};
   }
-  out.cards = with.cards;
-  if (!with.shared.empty() && !simcuda::shared_cards::valid_name(with.shared)) {
+  setup.cards = options.cards;
+  if (!options.shared.empty() && !simcuda::shared_cards::valid_name(options.shared)) {
     return status{errc::bad_setting,
-                  fmt::format("--shared {}: expected 1 to 64 letters, digits, _ and -", printable(with.shared))};
+                  fmt::format("--shared {}: expected 1 to 64 letters, digits, _ and -", printable(options.shared))};
   }
-  out.shared = with.shared;
-  if (status ok = read_bytes(with.context, "--context", out.context_bytes); !ok) return ok;
-  if (status ok = check_context(out, with.context); !ok) return ok;
-  if (status ok = read_bytes(with.modules, "--modules", out.module_bytes); !ok) return ok;
-  if (status ok = read_bytes(with.libraries, "--libraries", out.library_bytes); !ok) return ok;
-  if (status ok = check_cudnn_workspace(with.cudnn_workspace); !ok) return ok;
-  out.variables["SIMCUDA_CUDNN_WORKSPACE"] = with.cudnn_workspace;
-  out.variables["SIMCUDA_VALUES"] = fmt::format("{}", with.values);
-  if (status ok = read_time(with.settle, "--settle", out.settle_s); !ok) return ok;
-  if (status ok = serve_by_policy(with, out); !ok) return ok;
-  out.one_rank = with.one_rank;
-  out.strict = with.strict;
-  out.referee = with.referee;
-  out.output_to_stderr = with.json == standard_output;
-  out.command = with.command;
-  return out;
+  setup.shared = options.shared;
+  if (status ok = read_bytes(options.context, "--context", setup.context_bytes); !ok) return ok;
+  if (status ok = check_context(setup, options.context); !ok) return ok;
+  if (status ok = read_bytes(options.modules, "--modules", setup.module_bytes); !ok) return ok;
+  if (status ok = read_bytes(options.libraries, "--libraries", setup.library_bytes); !ok) return ok;
+  if (status ok = check_cudnn_workspace(options.cudnn_workspace); !ok) return ok;
+  setup.variables["SIMCUDA_CUDNN_WORKSPACE"] = options.cudnn_workspace;
+  setup.variables["SIMCUDA_VALUES"] = fmt::format("{}", options.values);
+  if (status ok = read_time(options.settle, "--settle", setup.settle_s); !ok) return ok;
+  if (status ok = serve_by_policy(options, setup); !ok) return ok;
+  setup.one_rank = options.one_rank;
+  setup.strict = options.strict;
+  setup.referee = options.referee;
+  setup.output_to_stderr = options.json == standard_output;
+  setup.command = options.command;
+  return setup;
 }
 
 /// Each of them, before the program runs: a run of hours must not end without its result.
-status check_files(const simulate_options& with) {
-  if (!with.trace.empty()) {
-    if (status ok = check_output_file(with.trace, "--trace", true); !ok) return ok;
+status check_files(const simulate_options& options) {
+  if (!options.trace.empty()) {
+    if (status ok = check_output_file(options.trace, "--trace", true); !ok) return ok;
   }
-  if (!with.report.empty()) {
-    if (status ok = check_output_file(with.report, "--report"); !ok) return ok;
+  if (!options.report.empty()) {
+    if (status ok = check_output_file(options.report, "--report"); !ok) return ok;
   }
-  return with.json.empty() || with.json == standard_output ? status{} : check_output_file(with.json, "--json");
+  return options.json.empty() || options.json == standard_output ? status{} : check_output_file(options.json, "--json");
 }
 
 status write_file(const std::string& path, const std::string& text) {
-  std::ofstream out{path, std::ios::trunc};
-  out << text;
-  out.flush();
-  return out ? status{} : status{errc::invalid_argument, fmt::format("{}: cannot be written", path)};
+  std::ofstream file{path, std::ios::trunc};
+  file << text;
+  file.flush();
+  return file ? status{} : status{errc::invalid_argument, fmt::format("{}: cannot be written", path)};
 }
 
 }  // namespace
@@ -115,15 +115,15 @@ status check_cudnn_workspace(const std::string& how) {
   return {errc::bad_setting, fmt::format("--cudnn-workspace {}: expected 0 or converted", printable(how))};
 }
 
-void add_cudnn_workspace_option(CLI::App& to, std::string& into) {
-  to.add_option("--cudnn-workspace", into,
-                "converted: 16-bit forward convolutions with channels first keep copies in theirs (default 0)")
+void add_cudnn_workspace_option(CLI::App& app, std::string& workspace) {
+  app.add_option("--cudnn-workspace", workspace,
+                 "converted: 16-bit forward convolutions with channels first keep copies in theirs (default 0)")
       ->type_name("0|converted");
 }
 
-void add_settle_option(CLI::App& to, std::string& into) {
-  to.add_option("--settle", into,
-                "end a program that reads values and takes no more memory for that long (default 10m; 0: never)")
+void add_settle_option(CLI::App& app, std::string& settle) {
+  app.add_option("--settle", settle,
+                 "end a program that reads values and takes no more memory for that long (default 10m; 0: never)")
       ->type_name("TIME");
 }
 
@@ -145,67 +145,67 @@ status choose_card(const std::string& card, std::string& key, std::uint64_t& byt
   return {};
 }
 
-CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
+CLI::App* add_simulate_command(CLI::App& app, simulate_options& options) {
   CLI::App* const simulate =
-      to.add_subcommand("simulate", "runs a program on simulated cards: peak, and where it runs out");
+      app.add_subcommand("simulate", "runs a program on simulated cards: peak, and where it runs out");
   simulate->footer(
       "Kernels do nothing; values are those of PyTorch's small operations (--values). Allocations are real.\n"
       "The command and its arguments follow --: gpumem simulate [OPTIONS] -- COMMAND...\n"
       "Example: gpumem simulate --card a100-80gb --trace run.csv.gz -- python train.py");
-  simulate->add_option("--card", into.card, "a name of --card list, or memory: 24GiB (default h100)")
+  simulate->add_option("--card", options.card, "a name of --card list, or memory: 24GiB (default h100)")
       ->type_name("NAME|BYTES");
-  simulate->add_option("--cards", into.cards, "how many of it")->type_name("N");
-  simulate->add_option("--shared", into.shared, "share the cards with all runs of the same name")->type_name("NAME");
-  simulate->add_flag("--one-rank", into.one_rank, "take NCCL's other ranks to send what this one process sends");
-  simulate->add_option("--policy", into.policy, "serve device memory by gpumem under this policy")->type_name("P");
-  simulate->add_option("--limit", into.limit, "its limit: 4GiB, 30%")->type_name("L");
-  simulate->add_option("--context", into.context, "memory of a context on the card (default 450MiB)")
+  simulate->add_option("--cards", options.cards, "how many of it")->type_name("N");
+  simulate->add_option("--shared", options.shared, "share the cards with all runs of the same name")->type_name("NAME");
+  simulate->add_flag("--one-rank", options.one_rank, "take NCCL's other ranks to send what this one process sends");
+  simulate->add_option("--policy", options.policy, "serve device memory by gpumem under this policy")->type_name("P");
+  simulate->add_option("--limit", options.limit, "its limit: 4GiB, 30%")->type_name("L");
+  simulate->add_option("--context", options.context, "memory of a context on the card (default 450MiB)")
       ->type_name("SIZE");
-  simulate->add_option("--modules", into.modules, "memory of each loaded module (default 0)")->type_name("SIZE");
-  simulate->add_option("--libraries", into.libraries, "memory of each handle of cuBLAS, cuDNN, NCCL (default 0)")
+  simulate->add_option("--modules", options.modules, "memory of each loaded module (default 0)")->type_name("SIZE");
+  simulate->add_option("--libraries", options.libraries, "memory of each handle of cuBLAS, cuDNN, NCCL (default 0)")
       ->type_name("SIZE");
-  add_cudnn_workspace_option(*simulate, into.cudnn_workspace);
-  simulate->add_option("--trace", into.trace, "record every allocation in this file, for advise and gpumem_bench")
+  add_cudnn_workspace_option(*simulate, options.cudnn_workspace);
+  simulate->add_option("--trace", options.trace, "record every allocation in this file, for advise and gpumem_bench")
       ->type_name("F");
-  simulate->add_option("--report", into.report, "a page with memory over time")->type_name("F.html");
+  simulate->add_option("--report", options.report, "a page with memory over time")->type_name("F.html");
   simulate
-      ->add_option("--json", into.json,
+      ->add_option("--json", options.json,
                    "the result as JSON (-: on standard output, and the program's own on standard error)")
       ->type_name("FILE");
-  add_values_option(*simulate, into.values);
-  add_settle_option(*simulate, into.settle);
-  simulate->add_flag("--referee", into.referee,
+  add_values_option(*simulate, options.values);
+  add_settle_option(*simulate, options.settle);
+  simulate->add_flag("--referee", options.referee,
                      "report memory that is reused while a stream may still use it, with the line");
-  simulate->add_flag("--strict", into.strict, "abort at the first use that a card leaves undefined (else: counted)");
-  simulate->add_flag("--quiet", into.quiet, "no summary");
+  simulate->add_flag("--strict", options.strict, "abort at the first use that a card leaves undefined (else: counted)");
+  simulate->add_flag("--quiet", options.quiet, "no summary");
   return simulate;
 }
 
-int simulate(const simulate_options& with) {
-  if (with.card == "list") {
+int simulate(const simulate_options& options) {
+  if (options.card == "list") {
     fmt::print("{}", card_table());
     return 0;
   }
-  if (with.command.empty()) {
+  if (options.command.empty()) {
     return fail(bad_input, "simulate: no command; expected gpumem simulate [OPTIONS] -- COMMAND...");
   }
-  result<simulated_setup> setup = setup_of(with);
+  result<simulated_setup> setup = setup_of(options);
   if (!setup) return fail(setup.code() == errc::bad_setting ? bad_input : failed, setup.why().message());
-  if (status ok = check_files(with); !ok) return fail(bad_input, ok.message());
-  recorded_trace trace{with};
+  if (status ok = check_files(options); !ok) return fail(bad_input, ok.message());
+  recorded_trace trace{options};
   if (status ok = trace.prepare(*setup); !ok) return fail(failed, ok.message());
   result<simulated_outcome> ran = run_simulated(*setup);
   if (!ran) return fail(failed, ran.why().message());
   const std::vector<std::string> of_trace = trace.collect(*ran);
   nlohmann::ordered_json figures = figures_of(*ran, *setup);
   for (const std::string& warning : of_trace) figures["warnings"].push_back(warning);
-  if (!with.quiet) print_error("{}", visible(summary_of(figures)));
+  if (!options.quiet) print_error("{}", visible(summary_of(figures)));
   int broken = 0;
-  if (!with.json.empty()) {
+  if (!options.json.empty()) {
     const std::string text = figures.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-    if (with.json == standard_output) {
+    if (options.json == standard_output) {
       fmt::print("{}", text);
-    } else if (status ok = write_file(with.json, text); !ok) {
+    } else if (status ok = write_file(options.json, text); !ok) {
       broken = fail(failed, ok.message());
     }
   }

@@ -35,9 +35,9 @@ struct simulate_options {
   std::vector<std::string> command;
 };
 
-CLI::App* add_simulate_command(CLI::App& to, simulate_options& into);
+CLI::App* add_simulate_command(CLI::App& app, simulate_options& options);
 
 /// The command's own exit status; 1 if a requirement is missing; 2 for wrong arguments.
-int simulate(const simulate_options& with);
+int simulate(const simulate_options& options);
 
 }  // namespace gpumem::cli

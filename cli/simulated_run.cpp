@@ -38,9 +38,9 @@ namespace fs = std::filesystem;
 pid_t passed_on_to = 0;
 volatile sig_atomic_t was_passed_on = 0;
 // The terminal's signals reach the command too, because both processes are in its foreground group.
-void pass_on(int signal, siginfo_t* from, void* /*context*/) {
+void pass_on(int signal, siginfo_t* info, void* /*context*/) {
   const int saved = errno;
-  const bool sent_by_a_process = from != nullptr && from->si_code <= 0;
+  const bool sent_by_a_process = info != nullptr && info->si_code <= 0;
   if (passed_on_to > 0 && sent_by_a_process) {
     was_passed_on = 1;
     ::kill(passed_on_to, signal);
@@ -49,34 +49,34 @@ void pass_on(int signal, siginfo_t* from, void* /*context*/) {
 }
 
 std::vector<std::string> libraries_in(const std::string& folder) {
-  std::vector<std::string> out;
+  std::vector<std::string> paths;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator{folder, error}) {
     const std::string name = entry.path().filename().string();
     const auto dot = name.rfind(".so.");
     if (dot != std::string::npos && !entry.is_symlink() &&
         name.find_first_not_of("0123456789", dot + 4) == std::string::npos) {
-      out.push_back(entry.path().string());
+      paths.push_back(entry.path().string());
     }
   }
-  std::sort(out.begin(), out.end());
-  return out;
+  std::sort(paths.begin(), paths.end());
+  return paths;
 }
 
 /// The value of LD_PRELOAD: the policy's library, the doubles, and its previous value.
-result<std::string> preload_list(const std::string& doubles, const std::string& first) {
-  std::string out = first;
-  std::vector<std::string> files = libraries_in(doubles);
-  if (files.empty()) return status{errc::unsupported, fmt::format("{}: no libcuda.so.1 there", doubles)};
+result<std::string> preload_list(const std::string& driver_folder, const std::string& first) {
+  std::string list = first;
+  std::vector<std::string> files = libraries_in(driver_folder);
+  if (files.empty()) return status{errc::unsupported, fmt::format("{}: no libcuda.so.1 there", driver_folder)};
   // After those of CUDA 13, which then serve lookups of a function without a version.
-  for (std::string& file : libraries_in(doubles + "/cuda12")) files.push_back(std::move(file));
-  for (const std::string& file : files) out += (out.empty() ? "" : ":") + file;
-  if (out.find_first_of(" \t") != std::string::npos) {
-    return status{errc::unsupported, fmt::format("{}: LD_PRELOAD cannot hold a path with a space", doubles)};
+  for (std::string& file : libraries_in(driver_folder + "/cuda12")) files.push_back(std::move(file));
+  for (const std::string& file : files) list += (list.empty() ? "" : ":") + file;
+  if (list.find_first_of(" \t") != std::string::npos) {
+    return status{errc::unsupported, fmt::format("{}: LD_PRELOAD cannot hold a path with a space", driver_folder)};
   }
   const char* const before = std::getenv("LD_PRELOAD");
-  if (before != nullptr && *before != '\0') out += fmt::format(":{}", before);
-  return out;
+  if (before != nullptr && *before != '\0') list += fmt::format(":{}", before);
+  return list;
 }
 
 std::string in_front_of(const std::string& folder, const char* variable) {
@@ -85,7 +85,7 @@ std::string in_front_of(const std::string& folder, const char* variable) {
 }
 
 /// The command's environment, set in this process between fork and exec.
-void set_variables(const simulated_setup& setup, const std::string& doubles, const std::string& preload,
+void set_variables(const simulated_setup& setup, const std::string& driver_folder, const std::string& preload,
                    const std::string& records) {
   const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
   set("SIMCUDA_CARD", setup.card);
@@ -113,9 +113,9 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
   ::setenv("SIMCUDA_HOST_MEMORY", "lazy", 0);
   ::setenv("SIMCUDA_REFEREE", setup.referee ? "1" : "0", setup.referee ? 1 : 0);
   set("SIMCUDA_WATCH", setup.referee ? "1" : "0");
-  set("SIMCUDA_DRIVER", doubles + "/libcuda.so.1");
-  set("LD_LIBRARY_PATH", in_front_of(doubles + ":" + doubles + "/cuda12", "LD_LIBRARY_PATH"));
-  set("PYTHONPATH", in_front_of(doubles + "/python", "PYTHONPATH"));
+  set("SIMCUDA_DRIVER", driver_folder + "/libcuda.so.1");
+  set("LD_LIBRARY_PATH", in_front_of(driver_folder + ":" + driver_folder + "/cuda12", "LD_LIBRARY_PATH"));
+  set("PYTHONPATH", in_front_of(driver_folder + "/python", "PYTHONPATH"));
   set("SIMCUDA_TORCH_HISTORY", setup.history);
   for (const auto& [name, value] : setup.variables) set(name.c_str(), value);
   set("LD_PRELOAD", preload);
@@ -125,7 +125,7 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
 int status_of(int waited) { return WIFEXITED(waited) ? WEXITSTATUS(waited) : 128 + WTERMSIG(waited); }
 
 std::vector<simulated_process> read_records(const std::string& folder) {
-  std::vector<simulated_process> out;
+  std::vector<simulated_process> processes;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator{folder, error}) {
     if (entry.path().extension() != ".simcuda") continue;
@@ -137,10 +137,11 @@ std::vector<simulated_process> read_records(const std::string& folder) {
     std::ifstream figures{fs::path{entry.path()}.replace_extension(".torch.json")};
     if (figures) each.torch = nlohmann::json::parse(figures, nullptr, false);
     if (each.torch.is_discarded()) each.torch = nullptr;
-    out.push_back(std::move(each));
+    processes.push_back(std::move(each));
   }
-  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.record.began_ns < b.record.began_ns; });
-  return out;
+  std::sort(processes.begin(), processes.end(),
+            [](const auto& lhs, const auto& rhs) { return lhs.record.began_ns < rhs.record.began_ns; });
+  return processes;
 }
 
 /// Signals that are ignored, as under nohup, stay ignored.
@@ -182,60 +183,61 @@ std::string host_is_short(const host_memory& host) {
 
 /// Waits for the command; signals that end it reach it by this process, too. One whose figures have settled is ended.
 /// Whoever ends the command ends what it has started: a shell that is killed leaves its command running.
-void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_outcome& out) {
+void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_outcome& outcome) {
   handle_signals(pid);
   run_child_process child{pid};
-  settling figures{settle_s};
-  spinning loops;
+  quiescence_detector figures{settle_s};
+  busy_wait_detector loops;
   host_memory host;
   unsigned looks = 0;
   bool told = false;
   rank_watch ranks{records, [&] { return read_records(records); }};
   bool interrupted = false;
   while (!child.ended_within(std::chrono::milliseconds{250})) {
-    const std::vector<simulated_process> now = read_records(records);
+    const std::vector<simulated_process> processes = read_records(records);
     host.look_at_host();
     if (looks++ % 4 == 0 || host.is_short()) host.look_at_run(pid);
-    out.host_bytes = host.peak_bytes();
+    outcome.host_bytes = host.peak_bytes();
     if (host.is_short()) {
-      out.stopped = host_is_short(host);
+      outcome.stopped = host_is_short(host);
       interrupted = true;
       end_run(child, records);
       break;
     }
-    const bool settled = figures.look(now);
-    const bool lost = ranks.look(now);
-    if (!settled && !lost && !ends_for_spinning(loops.look(now), settle_s, told)) continue;
-    if (settled) out.settled_reads = figures.reads();
+    const bool settled = figures.look(processes);
+    const bool lost = ranks.look(processes);
+    if (!settled && !lost && !ends_for_spinning(loops.look(processes), settle_s, told)) continue;
+    if (settled) outcome.settled_reads = figures.reads();
     interrupted = !lost;
     end_run(child, records);
     break;
   }
   passed_on_to = 0;  // its number may soon be another process'
-  out.exit_status = status_of(child.waited());
+  outcome.exit_status = status_of(child.waited());
   // Ranks that a signal to the run has ended are no reason for its end.
   if (!interrupted && was_passed_on == 0) {
     if (!ranks.is_lost()) static_cast<void>(ranks.look(read_records(records)));
-    out.failed_ranks = ranks.failed();
+    outcome.failed_ranks = ranks.failed();
   }
-  if (!out.failed_ranks.empty() && (out.exit_status == 0 || ranks.is_lost())) {
-    const int status = out.failed_ranks.front().exit_status;
-    out.exit_status = status > 0 ? status : 128 + SIGKILL;
+  if (!outcome.failed_ranks.empty() && (outcome.exit_status == 0 || ranks.is_lost())) {
+    const int status = outcome.failed_ranks.front().exit_status;
+    outcome.exit_status = status > 0 ? status : 128 + SIGKILL;
   }
-  if (was_passed_on != 0 && out.exit_status != 0) end_left_behind(child, records);
+  if (was_passed_on != 0 && outcome.exit_status != 0) end_left_behind(child, records);
 }
 
 }  // namespace
 
-result<std::string> find_doubles() {
+result<std::string> find_simulated_driver() {
   std::error_code error;
-  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const fs::path own_folder = fs::read_symlink("/proc/self/exe", error).parent_path();
   std::string looked;
-  for (const fs::path& folder : {here / ".." / "simcuda", here / ".." / GPUMEM_LIBRARY_FOLDER / "gpumem" / "simcuda",
-                                 here / ".." / "lib" / "gpumem" / "simcuda"}) {
-    const fs::path at = folder.lexically_normal();
-    if (fs::exists(at / "libcudart.so.13", error)) return at.string();
-    looked += (looked.empty() ? "" : ", ") + at.string();
+  for (const fs::path& folder :
+       {own_folder / ".." / "simcuda", own_folder / ".." / GPUMEM_LIBRARY_FOLDER / "gpumem" / "simcuda",
+        own_folder / ".." / "lib" / "gpumem" / "simcuda"}) {
+    const fs::path candidate = folder.lexically_normal();
+    if (fs::exists(candidate / "libcudart.so.13", error)) return candidate.string();
+    looked += (looked.empty() ? "" : ", ") + candidate.string();
   }
   return status{errc::unsupported,
                 fmt::format("no simulated CUDA (libcudart.so.13) in {}: it is built with the headers of CUDA 13 "
@@ -255,18 +257,18 @@ status check_context(const simulated_setup& setup, const std::string& context) {
 result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   const command_file command = find_command(setup.command.front());
   if (command.exit_status != 0) {
-    simulated_outcome out;
-    out.exit_status = command.exit_status;
+    simulated_outcome outcome;
+    outcome.exit_status = command.exit_status;
     print_error("gpumem: {}\n", printable(command.why, 8192));
-    return out;
+    return outcome;
   }
   if (!command.no_preload.empty()) {
     return status{errc::unsupported, fmt::format("{} {}: the simulated card cannot be preloaded into it", command.path,
                                                  command.no_preload)};
   }
-  const result<std::string> doubles = find_doubles();
-  if (!doubles) return doubles.why();
-  const result<std::string> preload = preload_list(*doubles, setup.preload);
+  const result<std::string> driver_folder = find_simulated_driver();
+  if (!driver_folder) return driver_folder.why();
+  const result<std::string> preload = preload_list(*driver_folder, setup.preload);
   if (!preload) return preload.why();
   const temporary_folder records{"gpumem-simulate-"};
   if (records.path().empty()) return status{errc::unsupported, "cannot create a folder for records in TMPDIR"};
@@ -282,20 +284,20 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   if (child == 0) {
     ends.restore();
     if (setup.output_to_stderr) ::dup2(STDERR_FILENO, STDOUT_FILENO);
-    set_variables(setup, *doubles, *preload, records.path());
+    set_variables(setup, *driver_folder, *preload, records.path());
     ::execvp(command.path.c_str(), words.data());
     print_error("gpumem: {}: cannot be run: {}\n", command.path, std::strerror(errno));
     ::_exit(errno == ENOENT ? not_found : not_executable);
   }
-  simulated_outcome out;
-  out.runtimes = libraries_in(*doubles + "/cuda12").empty() ? "13" : "12 or 13";
-  wait_for(child, records.path(), setup.settle_s, out);
-  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-  out.processes = read_records(records.path());
-  std::stable_sort(out.processes.begin(), out.processes.end(),
+  simulated_outcome outcome;
+  outcome.runtimes = libraries_in(*driver_folder + "/cuda12").empty() ? "13" : "12 or 13";
+  wait_for(child, records.path(), setup.settle_s, outcome);
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  outcome.processes = read_records(records.path());
+  std::stable_sort(outcome.processes.begin(), outcome.processes.end(),
                    [](const auto& first, const auto& second) { return first.record.rank < second.record.rank; });
   if (!setup.shared.empty()) simcuda::shared_cards::remove_unused(setup.shared);
-  return out;
+  return outcome;
 }
 
 }  // namespace gpumem::cli

@@ -61,7 +61,7 @@ struct simulated_outcome {
 };
 
 /// The folder with the doubles: in the build tree next to the program, or where it is installed.
-result<std::string> find_doubles();
+result<std::string> find_simulated_driver();
 
 /// The error of a context that is larger than the card.
 status check_context(const simulated_setup& setup, const std::string& context);

@@ -79,10 +79,10 @@ struct live_block {
 /// The blocks that are live after the events, by address.
 std::map<std::uint64_t, live_block> live_after(const dumped_pool& pool) {
   std::map<std::uint64_t, live_block> live;
-  for (const dumped_row& row : pool.live_before) live[row.at] = {row.bytes, row.stream};
+  for (const dumped_row& row : pool.live_before) live[row.address] = {row.bytes, row.stream};
   for (const dumped_row& row : pool.events) {
-    if (row.action == dumped_action::allocated) live[row.at] = {row.bytes, row.stream};
-    if (row.action == dumped_action::freed) live.erase(row.at);
+    if (row.action == dumped_action::allocated) live[row.address] = {row.bytes, row.stream};
+    if (row.action == dumped_action::freed) live.erase(row.address);
   }
   return live;
 }
@@ -92,7 +92,7 @@ std::map<std::uint64_t, std::uint64_t> covered_runs(const dumped_pool& pool) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> blocks;
   for (const std::vector<dumped_row>* rows : {&pool.live_before, &pool.events}) {
     for (const dumped_row& row : *rows) {
-      if (row.action != dumped_action::refused) blocks.emplace_back(row.at, row.at + rounded(row.bytes));
+      if (row.action != dumped_action::refused) blocks.emplace_back(row.address, row.address + rounded(row.bytes));
     }
   }
   std::sort(blocks.begin(), blocks.end());
@@ -107,9 +107,9 @@ std::map<std::uint64_t, std::uint64_t> covered_runs(const dumped_pool& pool) {
   return runs;
 }
 
-void add_block(pickle_file& file, std::uint64_t at, std::uint64_t bytes, std::uint64_t requested, bool live) {
+void add_block(pickle_file& file, std::uint64_t address, std::uint64_t bytes, std::uint64_t requested, bool live) {
   file.begin_dictionary();
-  file.add_entry("address", at);
+  file.add_entry("address", address);
   file.add_entry("size", bytes);
   file.add_entry("requested_size", requested);
   file.add_entry("state", std::string_view{live ? "active_allocated" : "inactive"});
@@ -141,13 +141,13 @@ void add_segments(pickle_file& file, const dumped_pool& pool, std::uint64_t devi
     file.add_empty_list("frames");
     file.add("blocks");
     file.begin_list();
-    std::uint64_t at = begin;
+    std::uint64_t position = begin;
     for (auto each = live.lower_bound(begin); each != live.end() && each->first < end; ++each) {
-      if (each->first > at) add_block(file, at, each->first - at, 0, false);
+      if (each->first > position) add_block(file, position, each->first - position, 0, false);
       add_block(file, each->first, rounded(each->second.bytes), each->second.bytes, true);
-      at = each->first + rounded(each->second.bytes);
+      position = each->first + rounded(each->second.bytes);
     }
-    if (at < end) add_block(file, at, end - at, 0, false);
+    if (position < end) add_block(file, position, end - position, 0, false);
     file.end_list();
     file.end_dictionary();
   }
@@ -156,7 +156,7 @@ void add_segments(pickle_file& file, const dumped_pool& pool, std::uint64_t devi
 void add_event(pickle_file& file, const dumped_row& row, std::string_view action) {
   file.begin_dictionary();
   file.add_entry("action", action);
-  file.add_entry(row.action == dumped_action::refused ? "device_free" : "addr", row.at);
+  file.add_entry(row.action == dumped_action::refused ? "device_free" : "addr", row.address);
   file.add_entry("size", row.bytes);
   file.add_entry("stream", row.stream);
   file.add_entry("time_us", row.time_us);

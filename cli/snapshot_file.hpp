@@ -14,7 +14,7 @@ enum class dumped_action : std::uint8_t { allocated, freed, refused };
 
 struct dumped_row {
   std::uint64_t time_us = 0;
-  std::uint64_t at = 0;  ///< of a refused request: the bytes that the pool could have had at most
+  std::uint64_t address = 0;  ///< of a refused request: the bytes that the pool could have had at most
   std::uint64_t bytes = 0;
   std::uint64_t stream = 0;
   dumped_action action = dumped_action::allocated;

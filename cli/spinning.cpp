@@ -25,9 +25,9 @@ std::uint64_t value_of(const fs::path& file, const std::string& name) {
 }
 
 std::uint64_t progress_of(const simcuda::process_record& record) {
-  std::uint64_t out = record.kernels + record.host_values_read + record.refusals;
-  for (const simcuda::card_record& card : record.card) out += card.peak_used_bytes + card.live_bytes;
-  return out;
+  std::uint64_t total = record.kernels + record.host_values_read + record.refusals;
+  for (const simcuda::card_record& card : record.card) total += card.peak_used_bytes + card.live_bytes;
+  return total;
 }
 
 }  // namespace
@@ -47,29 +47,29 @@ std::optional<host_activity> activity_of(std::uint64_t pid) {
     if (std::int64_t number = 0; words >> number) each = static_cast<std::uint64_t>(number);
   }
   if (state == "Z" || state == "X") return {};
-  host_activity out;
-  out.page_faults = value[6] + value[8];
-  out.cpu_ticks = value[10] + value[11];
-  out.reads_and_writes = value_of(process / "io", "syscr:") + value_of(process / "io", "syscw:");
+  host_activity activity;
+  activity.page_faults = value[6] + value[8];
+  activity.cpu_ticks = value[10] + value[11];
+  activity.reads_and_writes = value_of(process / "io", "syscr:") + value_of(process / "io", "syscw:");
   std::error_code error;
   for (const auto& thread : fs::directory_iterator{process / "task", error}) {
-    out.sleeps += value_of(thread.path() / "status", "voluntary_ctxt_switches:");
+    activity.sleeps += value_of(thread.path() / "status", "voluntary_ctxt_switches:");
   }
-  return out;
+  return activity;
 }
 
-bool spinning::only_spun(const seen& before, const seen& now, double seconds) {
+bool busy_wait_detector::only_spun(const seen& before, const seen& after, double seconds) {
   const double ticks = seconds * static_cast<double>(::sysconf(_SC_CLK_TCK));
-  return before.record == now.record && before.host.page_faults == now.host.page_faults &&
-         before.host.sleeps == now.host.sleeps && before.host.reads_and_writes == now.host.reads_and_writes &&
-         static_cast<double>(now.host.cpu_ticks - before.host.cpu_ticks) >= least_share * ticks;
+  return before.record == after.record && before.host.page_faults == after.host.page_faults &&
+         before.host.sleeps == after.host.sleeps && before.host.reads_and_writes == after.host.reads_and_writes &&
+         static_cast<double>(after.host.cpu_ticks - before.host.cpu_ticks) >= least_share * ticks;
 }
 
-double spinning::look(const std::vector<simulated_process>& now, clock::time_point at) {
-  const double time = std::chrono::duration<double>(at - since_).count();
+double busy_wait_detector::look(const std::vector<simulated_process>& processes, clock::time_point moment) {
+  const double time = std::chrono::duration<double>(moment - since_).count();
   std::map<std::uint64_t, seen> found;  // a process that executed another program has a record for each
   std::uint64_t kernels = 0;
-  for (const simulated_process& each : now) {
+  for (const simulated_process& each : processes) {
     const std::optional<host_activity> host = activity_of(each.record.pid);
     if (!host) continue;
     seen& process = found[each.record.pid];
@@ -84,7 +84,7 @@ double spinning::look(const std::vector<simulated_process>& now, clock::time_poi
   }
   if (all) return time;
   before_ = std::move(found);
-  since_ = at;
+  since_ = moment;
   return 0;
 }
 

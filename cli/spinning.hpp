@@ -23,13 +23,13 @@ struct host_activity {
 /// Empty: the process has ended, or cannot be looked at.
 std::optional<host_activity> activity_of(std::uint64_t pid);
 
-class spinning {
+class busy_wait_detector {
  public:
   using clock = std::chrono::steady_clock;
 
   /// Looks at the records and their processes. Returns for how many seconds every live process with a record has only
   /// used the processor, of which at least one has launched kernels; 0: one of them does something else.
-  double look(const std::vector<simulated_process>& now, clock::time_point at = clock::now());
+  double look(const std::vector<simulated_process>& processes, clock::time_point moment = clock::now());
 
  private:
   struct seen {
@@ -37,7 +37,7 @@ class spinning {
     host_activity host;
   };
   /// Whether it is as it was, but for its use of the processor.
-  static bool only_spun(const seen& before, const seen& now, double seconds);
+  static bool only_spun(const seen& before, const seen& after, double seconds);
 
   clock::time_point since_ = clock::now();
   std::map<std::uint64_t, seen> before_;

@@ -18,10 +18,10 @@ constexpr std::array passed_on{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR
 std::atomic<pid_t> child{0};
 
 // The terminal's signals reach the child too, because both processes are in its foreground group.
-void pass_on(int number, siginfo_t* from, void* /*context*/) {
+void pass_on(int number, siginfo_t* info, void* /*context*/) {
   const int saved = errno;
-  const bool sent_by_a_process = from != nullptr && from->si_code <= 0;
-  if (const pid_t to = child.load(); to > 0 && sent_by_a_process) ::kill(to, number);
+  const bool sent_by_a_process = info != nullptr && info->si_code <= 0;
+  if (const pid_t process = child.load(); process > 0 && sent_by_a_process) ::kill(process, number);
   errno = saved;
 }
 

@@ -36,29 +36,29 @@ int fail(const status& why, int exit_status) {
 
 /// One look as metrics, on standard output or in a file that is replaced as a whole.
 int show_metrics(const std::string& output) {
-  const look now = look_now();
-  const result<std::string> text = prometheus_text(look_as_json(now));
+  const look shown = look_now();
+  const result<std::string> text = prometheus_text(look_as_json(shown));
   if (!text) return fail(text.why(), 1);
   if (output.empty()) {
     fmt::print("{}", *text);
   } else if (const status written = replace_file(output, "--output", *text); !written) {
     return fail(written, 2);
   }
-  return now.problem.empty() ? 0 : 1;
+  return shown.problem.empty() ? 0 : 1;
 }
 
 }  // namespace
 
-int show_top(const top_options& with) {
-  if (with.prometheus) return show_metrics(with.output);
-  if (!with.once && !with.json && screen_is_possible()) return run_screen(look_now, with.interval_s);
+int show_top(const top_options& options) {
+  if (options.prometheus) return show_metrics(options.output);
+  if (!options.once && !options.json && screen_is_possible()) return run_screen(look_now, options.interval_s);
   for (;;) {
-    const look now = look_now();
-    fmt::print("{}", with.json ? as_json(now) : as_text(now));
+    const look shown = look_now();
+    fmt::print("{}", options.json ? as_json(shown) : as_text(shown));
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return 1;
-    if (with.once) return now.problem.empty() ? 0 : 1;
-    if (!with.json) fmt::print("\n");
-    std::this_thread::sleep_for(std::chrono::duration<double>{with.interval_s});
+    if (options.once) return shown.problem.empty() ? 0 : 1;
+    if (!options.json) fmt::print("\n");
+    std::this_thread::sleep_for(std::chrono::duration<double>{options.interval_s});
   }
 }
 

@@ -5,6 +5,6 @@
 
 namespace gpumem::cli {
 
-int show_top(const top_options& with);
+int show_top(const top_options& options);
 
 }  // namespace gpumem::cli

@@ -55,8 +55,8 @@ class curses {
   SCREEN* screen_ = nullptr;
 };
 
-attr_t attributes(style in) {
-  switch (in) {
+attr_t attributes(style appearance) {
+  switch (appearance) {
     case style::heading:
       return A_BOLD;
     case style::low:
@@ -80,7 +80,7 @@ void draw(const std::vector<screen_line>& lines) {
   for (int y = 0; y < std::min(LINES, static_cast<int>(lines.size())); ++y) {
     ::move(y, 0);
     for (const span_of_text& part : lines[static_cast<std::size_t>(y)]) {
-      ::attrset(static_cast<int>(attributes(part.in)));
+      ::attrset(static_cast<int>(attributes(part.appearance)));
       ::addnstr(part.text.c_str(), static_cast<int>(part.text.size()));
     }
   }
@@ -88,35 +88,35 @@ void draw(const std::vector<screen_line>& lines) {
   ::refresh();
 }
 
-std::uint64_t reserved_by(const look& now, int pid) {
+std::uint64_t reserved_by(const look& shown, int pid) {
   std::uint64_t bytes = 0;
-  for (const nlohmann::json& p : now.served) {
+  for (const nlohmann::json& p : shown.served) {
     if (p["pid"] != pid) continue;
     for (const nlohmann::json& d : p["devices"]) bytes += d["reserved_bytes"].get<std::uint64_t>();
   }
   return bytes;
 }
 
-void trim_selected(look& now, view_state& state, const std::function<look()>& look_now) {
-  const std::vector<process_row> rows = process_rows(now, state);
+void trim_selected(look& shown, view_state& state, const std::function<look()>& look_now) {
+  const std::vector<process_row> rows = process_rows(shown, state);
   if (state.selected >= rows.size() || !rows[state.selected].served) {
     state.message = "only a process that gpumem serves can be trimmed";
     return;
   }
   const int pid = rows[state.selected].pid;
-  const std::uint64_t before = reserved_by(now, pid);
+  const std::uint64_t before = reserved_by(shown, pid);
   if (!trim_served(pid)) {
     state.message = fmt::format("process {} does not answer", pid);
     return;
   }
-  now = look_now();
-  const std::uint64_t after = reserved_by(now, pid);
+  shown = look_now();
+  const std::uint64_t after = reserved_by(shown, pid);
   state.message = fmt::format("process {} gave {} back and holds {}", pid,
                               format_bytes(before - std::min(before, after)), format_bytes(after));
 }
 
-void dump_selected(const look& now, view_state& state) {
-  const std::vector<process_row> rows = process_rows(now, state);
+void dump_selected(const look& shown, view_state& state) {
+  const std::vector<process_row> rows = process_rows(shown, state);
   if (state.selected >= rows.size() || !rows[state.selected].served) {
     state.message = "only a process that gpumem serves can be dumped";
     return;
@@ -151,20 +151,20 @@ int run_screen(const std::function<look()>& look_now, double interval_s) {
   const std::chrono::duration<double> interval{interval_s};
   view_state state;
   for (;;) {
-    look now = look_now();
+    look shown = look_now();
     const clock::time_point until = clock::now() + std::chrono::duration_cast<clock::duration>(interval);
     for (;;) {
-      draw(top_lines(now, state, static_cast<std::size_t>(std::max(1, COLS))));
+      draw(top_lines(shown, state, static_cast<std::size_t>(std::max(1, COLS))));
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - clock::now());
       if (left.count() <= 0) break;
       ::timeout(static_cast<int>(left.count()));
       const int key = ::getch();
       if (key == ERR) break;
-      const std::size_t rows = process_rows(now, state).size();
+      const std::size_t rows = process_rows(shown, state).size();
       const key_action action = press(state, key, rows, {KEY_UP, KEY_DOWN, KEY_BACKSPACE});
       if (action == key_action::quit) return 0;
-      if (action == key_action::trim) trim_selected(now, state, look_now);
-      if (action == key_action::dump) dump_selected(now, state);
+      if (action == key_action::trim) trim_selected(shown, state, look_now);
+      if (action == key_action::dump) dump_selected(shown, state);
     }
   }
 }

@@ -48,11 +48,11 @@ std::string_view name_of(sort_order order) {
   return names[static_cast<std::size_t>(order)];
 }
 
-screen_line title(const look& now, const view_state& state) {
-  const std::time_t at = std::time(nullptr);
+screen_line title(const look& shown, const view_state& state) {
+  const std::time_t time = std::time(nullptr);
   std::tm local{};
-  ::localtime_r(&at, &local);
-  const std::string count = now.problem.empty() ? fmt::format("{} GPUs", now.devices.size()) : "no NVML";
+  ::localtime_r(&time, &local);
+  const std::string count = shown.problem.empty() ? fmt::format("{} GPUs", shown.devices.size()) : "no NVML";
   return {{fmt::format("gpumem top {:02}:{:02}:{:02}  {}", local.tm_hour, local.tm_min, local.tm_sec, count),
            style::heading},
           {fmt::format("  q quit  s sort: {}  / filter{}  t trim  d dump", name_of(state.sort),
@@ -60,71 +60,76 @@ screen_line title(const look& now, const view_state& state) {
            style::faint}};
 }
 
-screen_line card_line(const json& d) {
-  const bool known = !d["used_bytes"].is_null();
-  const double used = known ? d["used_bytes"].get<double>() : 0;
-  const double total = known ? std::max(1.0, d["total_bytes"].get<double>()) : 1;
-  screen_line out{
-      {fmt::format("{:>3} {:<16} {:>5} {:>9} ", d["index"].dump(), cut(printable(d["name"].get<std::string>()), 16),
-                   with_unit(d["temperature_c"], "C"), power_text(d))}};
-  if (d["busy_percent"].is_null()) {
-    out.push_back({fmt::format("{:<15} ", "[busy unknown]"), style::faint});
+screen_line card_line(const json& card) {
+  const bool known = !card["used_bytes"].is_null();
+  const double used = known ? card["used_bytes"].get<double>() : 0;
+  const double total = known ? std::max(1.0, card["total_bytes"].get<double>()) : 1;
+  screen_line line{{fmt::format("{:>3} {:<16} {:>5} {:>9} ", card["index"].dump(),
+                                cut(printable(card["name"].get<std::string>()), 16),
+                                with_unit(card["temperature_c"], "C"), power_text(card))}};
+  if (card["busy_percent"].is_null()) {
+    line.push_back({fmt::format("{:<15} ", "[busy unknown]"), style::faint});
   } else {
-    const double busy = d["busy_percent"].get<double>() / 100;
-    out.push_back(bar(busy));
-    out.push_back({fmt::format(" {:>3.0f}% ", busy * 100), style_of(busy)});
+    const double busy = card["busy_percent"].get<double>() / 100;
+    line.push_back(bar(busy));
+    line.push_back({fmt::format(" {:>3.0f}% ", busy * 100), style_of(busy)});
   }
-  out.push_back(bar(used / total));
-  out.push_back({fmt::format(" {}", memory_text(d["used_bytes"], d["total_bytes"])), style_of(used / total)});
-  const std::string source = d.value("memory_source", "nvml");
-  if (source != "nvml") out.push_back({fmt::format(" ({})", source), style::faint});
-  return out;
+  line.push_back(bar(used / total));
+  line.push_back({fmt::format(" {}", memory_text(card["used_bytes"], card["total_bytes"])), style_of(used / total)});
+  const std::string source = card.value("memory_source", "nvml");
+  if (source != "nvml") line.push_back({fmt::format(" ({})", source), style::faint});
+  return line;
 }
 
-screen_line process_line(const process_row& p, std::size_t columns, bool selected) {
+screen_line process_line(const process_row& process, std::size_t columns, bool selected) {
   constexpr std::size_t before_command = 67;
   const std::string pool =
-      p.served ? fmt::format("{:<10} {:>7} {:>8} {:>4.0f}%", cut(p.policy, 10), short_bytes(p.live_bytes),
-                             short_bytes(p.reserved_bytes), 100 * p.fragmentation)
-               : fmt::format("{:<10} {:>7} {:>8} {:>5}", "-", "", "", "");
-  const std::string text = fmt::format("{:>3} {:>7} {:<9} {:>8} {} ", p.gpu, p.pid,
-                                       cut(p.user.empty() ? "-" : p.user, 9), short_bytes(p.memory_bytes), pool);
+      process.served
+          ? fmt::format("{:<10} {:>7} {:>8} {:>4.0f}%", cut(process.policy, 10), short_bytes(process.live_bytes),
+                        short_bytes(process.reserved_bytes), 100 * process.fragmentation)
+          : fmt::format("{:<10} {:>7} {:>8} {:>5}", "-", "", "", "");
+  const std::string text =
+      fmt::format("{:>3} {:>7} {:<9} {:>8} {} ", process.gpu, process.pid,
+                  cut(process.user.empty() ? "-" : process.user, 9), short_bytes(process.memory_bytes), pool);
   const std::size_t room = columns > before_command + 4 ? columns - text.size() : 4;
-  return {{text + cut(p.command.empty() ? "-" : p.command, room), selected ? style::selected : style::plain}};
+  return {
+      {text + cut(process.command.empty() ? "-" : process.command, room), selected ? style::selected : style::plain}};
 }
 
-bool passes(const process_row& p, const std::string& filter) {
+bool passes(const process_row& process, const std::string& filter) {
   const std::string wanted = lowered(filter);
-  return wanted.empty() || lowered(p.command).find(wanted) != std::string::npos ||
-         lowered(p.user).find(wanted) != std::string::npos || std::to_string(p.pid).find(wanted) != std::string::npos;
+  return wanted.empty() || lowered(process.command).find(wanted) != std::string::npos ||
+         lowered(process.user).find(wanted) != std::string::npos ||
+         std::to_string(process.pid).find(wanted) != std::string::npos;
 }
 
 void put_in_order(std::vector<process_row>& rows, sort_order order) {
-  std::stable_sort(rows.begin(), rows.end(), [order](const process_row& a, const process_row& b) {
+  std::stable_sort(rows.begin(), rows.end(), [order](const process_row& lhs, const process_row& rhs) {
     switch (order) {
       case sort_order::memory:
-        return a.memory_bytes > b.memory_bytes;
+        return lhs.memory_bytes > rhs.memory_bytes;
       case sort_order::pid:
-        return a.pid < b.pid;
+        return lhs.pid < rhs.pid;
       case sort_order::user:
-        return a.user < b.user;
+        return lhs.user < rhs.user;
       case sort_order::command:
-        return a.command < b.command;
+        return lhs.command < rhs.command;
       case sort_order::gpu:
         break;
     }
-    return std::tuple{a.gpu.size(), a.gpu, a.pid} < std::tuple{b.gpu.size(), b.gpu, b.pid};
+    return std::tuple{lhs.gpu.size(), lhs.gpu, lhs.pid} < std::tuple{rhs.gpu.size(), rhs.gpu, rhs.pid};
   });
 }
 
-void add_served(const look& now, std::vector<process_row>& rows) {
-  for (const json& p : now.served) {
+void add_served(const look& shown, std::vector<process_row>& rows) {
+  for (const json& p : shown.served) {
     const int pid = p["pid"];
     for (const json& d : p["devices"]) {
-      const std::string gpu = gpu_of(d, now.devices);
-      const auto there = std::find_if(rows.begin(), rows.end(),
-                                      [&](const process_row& r) { return r.pid == pid && r.gpu == gpu && !r.served; });
-      process_row& row = there != rows.end() ? *there : rows.emplace_back();
+      const std::string gpu = gpu_of(d, shown.devices);
+      const auto found = std::find_if(rows.begin(), rows.end(), [&](const process_row& candidate) {
+        return candidate.pid == pid && candidate.gpu == gpu && !candidate.served;
+      });
+      process_row& row = found != rows.end() ? *found : rows.emplace_back();
       row.gpu = gpu;
       row.pid = pid;
       row.user = p["user"];
@@ -141,9 +146,9 @@ void add_served(const look& now, std::vector<process_row>& rows) {
 
 }  // namespace
 
-std::vector<process_row> process_rows(const look& now, const view_state& state) {
+std::vector<process_row> process_rows(const look& shown, const view_state& state) {
   std::vector<process_row> rows;
-  for (const json& d : now.devices) {
+  for (const json& d : shown.devices) {
     for (const json& p : d["processes"]) {
       process_row& row = rows.emplace_back();
       row.gpu = d["index"].dump();
@@ -153,39 +158,39 @@ std::vector<process_row> process_rows(const look& now, const view_state& state) 
       if (!p["used_bytes"].is_null()) row.memory_bytes = p["used_bytes"];
     }
   }
-  add_served(now, rows);
+  add_served(shown, rows);
   std::erase_if(rows, [&](const process_row& row) { return !passes(row, state.filter); });
   put_in_order(rows, state.sort);
   return rows;
 }
 
-std::vector<screen_line> top_lines(const look& now, const view_state& state, std::size_t columns) {
-  std::vector<screen_line> out{title(now, state)};
-  if (!now.problem.empty()) out.push_back({{now.problem, style::high}});
-  out.push_back({{fmt::format("{:>3} {:<16} {:>5} {:>9} {:<15} {}", "GPU", "NAME", "TEMP", "POWER", "BUSY", "MEMORY"),
-                  style::heading}});
-  for (const json& d : now.devices) out.push_back(card_line(d));
-  out.emplace_back();
-  out.push_back({{fmt::format("{:>3} {:>7} {:<9} {:>8} {:<10} {:>7} {:>8} {:>5} {}", "GPU", "PID", "USER", "MEMORY",
-                              "POLICY", "LIVE", "RESERVED", "FRAG", "COMMAND"),
-                  style::heading}});
-  const std::vector<process_row> rows = process_rows(now, state);
-  for (std::size_t i = 0; i < rows.size(); ++i) out.push_back(process_line(rows[i], columns, i == state.selected));
+std::vector<screen_line> top_lines(const look& shown, const view_state& state, std::size_t columns) {
+  std::vector<screen_line> lines{title(shown, state)};
+  if (!shown.problem.empty()) lines.push_back({{shown.problem, style::high}});
+  lines.push_back({{fmt::format("{:>3} {:<16} {:>5} {:>9} {:<15} {}", "GPU", "NAME", "TEMP", "POWER", "BUSY", "MEMORY"),
+                    style::heading}});
+  for (const json& d : shown.devices) lines.push_back(card_line(d));
+  lines.emplace_back();
+  lines.push_back({{fmt::format("{:>3} {:>7} {:<9} {:>8} {:<10} {:>7} {:>8} {:>5} {}", "GPU", "PID", "USER", "MEMORY",
+                                "POLICY", "LIVE", "RESERVED", "FRAG", "COMMAND"),
+                    style::heading}});
+  const std::vector<process_row> rows = process_rows(shown, state);
+  for (std::size_t i = 0; i < rows.size(); ++i) lines.push_back(process_line(rows[i], columns, i == state.selected));
   if (rows.empty())
-    out.push_back({{state.filter.empty() ? "no process" : "no process passes the filter", style::faint}});
+    lines.push_back({{state.filter.empty() ? "no process" : "no process passes the filter", style::faint}});
   if (state.filtering) {
-    out.push_back({{fmt::format("filter: {}_  (enter ends)", printable(state.filter, 60)), style::heading}});
+    lines.push_back({{fmt::format("filter: {}_  (enter ends)", printable(state.filter, 60)), style::heading}});
   } else if (!state.message.empty()) {
-    out.push_back({{printable(state.message, 200), style::heading}});
+    lines.push_back({{printable(state.message, 200), style::heading}});
   }
-  for (screen_line& line : out) {
+  for (screen_line& line : lines) {
     std::size_t left = columns;
     for (span_of_text& part : line) {
       part.text.resize(std::min(part.text.size(), left));
       left -= part.text.size();
     }
   }
-  return out;
+  return lines;
 }
 
 key_action press(view_state& state, int key, std::size_t rows, const key_names& names) {

@@ -12,7 +12,7 @@ namespace gpumem::cli {
 enum class style : std::uint8_t { plain, heading, low, middle, high, faint, selected };
 struct span_of_text {
   std::string text;
-  style in = style::plain;
+  style appearance = style::plain;
 };
 using screen_line = std::vector<span_of_text>;
 
@@ -44,10 +44,10 @@ struct view_state {
 enum class key_action : std::uint8_t { none, quit, trim, dump };
 
 /// The processes that pass the filter, in order.
-std::vector<process_row> process_rows(const look& now, const view_state& state);
+std::vector<process_row> process_rows(const look& shown, const view_state& state);
 
 /// Every line at most `columns` wide.
-std::vector<screen_line> top_lines(const look& now, const view_state& state, std::size_t columns);
+std::vector<screen_line> top_lines(const look& shown, const view_state& state, std::size_t columns);
 
 /// Handles a key. `up` and `down` are the terminal's codes of these keys.
 struct key_names {

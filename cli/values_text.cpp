@@ -10,11 +10,11 @@
 
 namespace gpumem::cli {
 
-void add_values_option(CLI::App& to, int& into) {
+void add_values_option(CLI::App& app, int& elements) {
   constexpr int most = 9'999'999;
-  to.add_option("--values", into,
-                fmt::format("compute PyTorch's operations on tensors of up to so many elements (default {}; 0: none)",
-                            default_values))
+  app.add_option("--values", elements,
+                 fmt::format("compute PyTorch's operations on tensors of up to so many elements (default {}; 0: none)",
+                             default_values))
       ->type_name("N")
       ->check(CLI::Range(0, most));
 }
@@ -38,27 +38,27 @@ std::string untrue_values_warning(const simulated_outcome& ran) {
 }
 
 std::vector<std::string> values_warnings(const simulated_outcome& ran) {
-  std::vector<std::string> out;
-  if (std::string untrue = untrue_values_warning(ran); !untrue.empty()) out.push_back(std::move(untrue));
-  if (out.empty()) return out;
+  std::vector<std::string> warnings;
+  if (std::string untrue = untrue_values_warning(ran); !untrue.empty()) warnings.push_back(std::move(untrue));
+  if (warnings.empty()) return warnings;
   for (const simulated_process& each : ran.processes) {
     if (each.torch.is_object() && each.torch.contains("values") && each.torch["values"].contains("error")) {
-      out.push_back("PyTorch's small operations were not computed: " +
-                    each.torch["values"]["error"].get<std::string>());
+      warnings.push_back("PyTorch's small operations were not computed: " +
+                         each.torch["values"]["error"].get<std::string>());
     }
     if (each.record.unknown_kernels != 0) {
       const char* const name = each.record.unknown_kernel;
-      out.push_back(fmt::format(
+      warnings.push_back(fmt::format(
           "{} kernels were launched that no operation of PyTorch's own describes; they may have written "
           "anywhere, so what was computed before them counts as untrue. The first was {}",
           each.record.unknown_kernels, std::string{name, ::strnlen(name, sizeof each.record.unknown_kernel)}));
     }
     if (each.record.clamped_indices != 0) {
-      out.push_back(
+      warnings.push_back(
           fmt::format("{} untrue indices were changed to what their operations accept", each.record.clamped_indices));
     }
   }
-  return out;
+  return warnings;
 }
 
 }  // namespace gpumem::cli

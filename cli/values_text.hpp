@@ -16,7 +16,7 @@ struct simulated_outcome;
 inline constexpr int default_values = 16384;
 
 /// `--values` of simulate and predict.
-void add_values_option(CLI::App& to, int& into);
+void add_values_option(CLI::App& app, int& elements);
 
 /// Says that the host read values that nothing had computed, and at which lines; empty if it read none.
 std::string untrue_values_warning(const simulated_outcome& ran);

@@ -59,40 +59,40 @@ struct diagnosis {
 };
 
 /// The last refused request that the next allocation does not repeat, else the last one.
-const bench::refused_request* most_telling(const bench::trace& of) {
-  for (auto each = of.refused.rbegin(); each != of.refused.rend(); ++each) {
+const bench::refused_request* most_telling(const bench::trace& recorded) {
+  for (auto each = recorded.refused.rbegin(); each != recorded.refused.rend(); ++each) {
     std::uint64_t next = each->before_op;
-    while (next < of.ops.size() && of.ops[next].kind == bench::op_kind::free) ++next;
-    if (next == of.ops.size() || of.ops[next].bytes != each->bytes) return &*each;
+    while (next < recorded.ops.size() && recorded.ops[next].kind == bench::op_kind::free) ++next;
+    if (next == recorded.ops.size() || recorded.ops[next].bytes != each->bytes) return &*each;
   }
-  return of.refused.empty() ? nullptr : &of.refused.back();
+  return recorded.refused.empty() ? nullptr : &recorded.refused.back();
 }
 
-std::string cause_of(const diagnosis& of) {
-  if (of.capacity_bytes == 0) return "unknown";
-  if (of.needed_bytes() > of.capacity_bytes) return "full";
-  for (const json& row : of.within) {
-    if (row["policy"] != of.asked.refusing_policy) continue;
+std::string cause_of(const diagnosis& diagnosed) {
+  if (diagnosed.capacity_bytes == 0) return "unknown";
+  if (diagnosed.needed_bytes() > diagnosed.capacity_bytes) return "full";
+  for (const json& row : diagnosed.within) {
+    if (row["policy"] != diagnosed.asked.refusing_policy) continue;
     // The replay frees everything in time, so what it serves was delayed by work in the program.
     return row["oom"].get<bool>() ? "fragmentation" : "pending_work";
   }
   return "fragmentation";
 }
 
-std::string explanation(const diagnosis& of) {
-  const std::string sum = fmt::format("{} live and {} asked", format_bytes(of.held.bytes),
-                                      format_bytes(round_up(of.request.bytes, std::uint64_t{512})));
-  const std::string capacity = format_bytes(of.capacity_bytes);
-  if (of.cause == "full") {
+std::string explanation(const diagnosis& diagnosed) {
+  const std::string sum = fmt::format("{} live and {} asked", format_bytes(diagnosed.held.bytes),
+                                      format_bytes(round_up(diagnosed.request.bytes, std::uint64_t{512})));
+  const std::string capacity = format_bytes(diagnosed.capacity_bytes);
+  if (diagnosed.cause == "full") {
     return fmt::format(
         "full: {} are more than the {} that the program could have (its limit, or what others left of the "
         "card)",
         sum, capacity);
   }
-  if (of.cause == "fragmentation") {
+  if (diagnosed.cause == "fragmentation") {
     return fmt::format("fragmentation: {} fit into {}, but not in one piece", sum, capacity);
   }
-  if (of.cause == "pending_work") {
+  if (diagnosed.cause == "pending_work") {
     return fmt::format(
         "pending work: {} fit into {}, and the replay serves the request; in the program, freed memory "
         "waited for work of its streams",
@@ -102,28 +102,29 @@ std::string explanation(const diagnosis& of) {
 }
 
 status diagnose(const bench::trace& recorded, const bench::refused_request& request, std::uint64_t capacity,
-                diagnosis& into) {
-  into.request = request;
-  into.asked = until_refusal(recorded, request);
-  into.held = live_after(recorded, request.before_op);
-  into.capacity_bytes = capacity != 0 ? capacity : recorded.refused_within_bytes;
-  const auto plan = bench::own_plan::make(into.asked, plan_time);
+                diagnosis& diagnosed) {
+  diagnosed.request = request;
+  diagnosed.asked = until_refusal(recorded, request);
+  diagnosed.held = live_after(recorded, request.before_op);
+  diagnosed.capacity_bytes = capacity != 0 ? capacity : recorded.refused_within_bytes;
+  const auto plan = bench::own_plan::make(diagnosed.asked, plan_time);
   if (!plan) return plan.why();
-  if (into.capacity_bytes != 0) {
-    if (status done = advice_for(into.asked, into.capacity_bytes, *plan, into.within); !done) return done;
+  if (diagnosed.capacity_bytes != 0) {
+    if (status done = advice_for(diagnosed.asked, diagnosed.capacity_bytes, *plan, diagnosed.within); !done)
+      return done;
   }
-  into.cause = cause_of(into);
-  const bool served =
-      std::any_of(into.within.begin(), into.within.end(), [](const json& row) { return row["fits"].get<bool>(); });
-  return served ? status{} : advice_for(into.asked, 0, *plan, into.beyond);
+  diagnosed.cause = cause_of(diagnosed);
+  const bool served = std::any_of(diagnosed.within.begin(), diagnosed.within.end(),
+                                  [](const json& row) { return row["fits"].get<bool>(); });
+  return served ? status{} : advice_for(diagnosed.asked, 0, *plan, diagnosed.beyond);
 }
 
 /// The best rows that serve the request and differ in their figures. `set` gets the limit that the row needs.
-json settings_that_serve(const diagnosis& of) {
-  json out = json::array();
-  const bool capped = of.beyond.empty();
-  for (const json& row : capped ? of.within : of.beyond) {
-    if (out.size() == shown_settings) break;
+json settings_that_serve(const diagnosis& diagnosed) {
+  json rows = json::array();
+  const bool capped = diagnosed.beyond.empty();
+  for (const json& row : capped ? diagnosed.within : diagnosed.beyond) {
+    if (rows.size() == shown_settings) break;
     if (!row["fits"].get<bool>() || !row["same_as"].is_null()) continue;
     const auto reserved = row["peak_reserved_bytes"].get<std::uint64_t>();
     std::string set = row["set"];
@@ -132,25 +133,25 @@ json settings_that_serve(const diagnosis& of) {
       const std::uint64_t needed = round_up(reserved + reserved / 10, mib);
       set = fmt::format("{} GPUMEM_LIMIT={}", set.substr(0, limit), exact_bytes(needed));
     }
-    if (capped && !of.asked.refusing_policy.empty()) set += " GPUMEM_LIMIT_SCOPE=pool";
-    out.push_back({{"policy", row["policy"]},
-                   {"set", set},
-                   {"peak_reserved_bytes", reserved},
-                   {"more_memory", !capped},
-                   {"own_plan", row["own_plan"]}});
+    if (capped && !diagnosed.asked.refusing_policy.empty()) set += " GPUMEM_LIMIT_SCOPE=pool";
+    rows.push_back({{"policy", row["policy"]},
+                    {"set", set},
+                    {"peak_reserved_bytes", reserved},
+                    {"more_memory", !capped},
+                    {"own_plan", row["own_plan"]}});
   }
   // A plan holds for one recording; a setting alone is easier to try.
-  std::stable_sort(out.begin(), out.end(), [](const json& one, const json& other) {
-    return !one["own_plan"].get<bool>() && other["own_plan"].get<bool>();
+  std::stable_sort(rows.begin(), rows.end(), [](const json& lhs, const json& rhs) {
+    return !lhs["own_plan"].get<bool>() && rhs["own_plan"].get<bool>();
   });
-  return out;
+  return rows;
 }
 
 json groups_of(const std::vector<live_group>& groups, const char* key) {
-  json out = json::array();
+  json rows = json::array();
   for (const live_group& each : groups)
-    out.push_back({{key, each.key}, {"live_bytes", each.bytes}, {"blocks", each.blocks}});
-  return out;
+    rows.push_back({{key, each.key}, {"live_bytes", each.bytes}, {"blocks", each.blocks}});
+  return rows;
 }
 
 json moment_of(const live_memory& held) {
@@ -166,9 +167,9 @@ std::string moment_text(const std::string& heading, const live_memory& held) {
     return fmt::format("{:.0f} %",
                        held.bytes == 0 ? 0.0 : 100.0 * static_cast<double>(bytes) / static_cast<double>(held.bytes));
   };
-  std::string out = fmt::format("\n{}, after {} operations: {} live, blocks: {}\n", heading, held.ops,
-                                format_bytes(held.bytes), held.blocks);
-  if (held.blocks == 0) return out;
+  std::string text = fmt::format("\n{}, after {} operations: {} live, blocks: {}\n", heading, held.ops,
+                                 format_bytes(held.bytes), held.blocks);
+  if (held.blocks == 0) return text;
   std::vector<std::vector<std::string>> rows{{"<blocks of", "live", "share", "blocks"}};
   const auto add = [&](const std::vector<live_group>& groups, const auto& name) {
     for (std::size_t i = 0; i < groups.size() && i < shown_groups; ++i) {
@@ -180,25 +181,25 @@ std::string moment_text(const std::string& heading, const live_memory& held) {
   };
   add(held.by_size, [](std::uint64_t bytes) { return format_bytes(bytes); });
   add(held.by_stream, [](std::uint64_t stream) { return fmt::format("stream {:#x}", stream); });
-  return out + table(rows);
+  return text + table(rows);
 }
 
 std::string settings_text(const json& serve, const std::string& path, const std::string& name) {
   if (serve.empty()) return "\nNo policy and no setting serves it; free memory or ask for less.\n";
-  std::string out = serve.front()["more_memory"].get<bool>()
-                        ? "\nNothing serves it within this memory. With more (replayed up to this request):\n"
-                        : "\nServed by (replayed up to this request):\n";
+  std::string text = serve.front()["more_memory"].get<bool>()
+                         ? "\nNothing serves it within this memory. With more (replayed up to this request):\n"
+                         : "\nServed by (replayed up to this request):\n";
   bool plan = false;
   for (const json& each : serve) {
     plan |= each["own_plan"].get<bool>();
-    out += fmt::format("  {}   ({} reserved at the peak)\n", each["set"].get<std::string>(),
-                       format_bytes(each["peak_reserved_bytes"].get<std::uint64_t>()));
+    text += fmt::format("  {}   ({} reserved at the peak)\n", each["set"].get<std::string>(),
+                        format_bytes(each["peak_reserved_bytes"].get<std::uint64_t>()));
   }
-  if (plan) out += fmt::format("  planned follows a plan: gpumem plan {} -o {}.plan\n", path, name);
-  return out;
+  if (plan) text += fmt::format("  planned follows a plan: gpumem plan {} -o {}.plan\n", path, name);
+  return text;
 }
 
-json as_json(const bench::trace& recorded, const live_memory& peak, const std::optional<diagnosis>& of,
+json as_json(const bench::trace& recorded, const live_memory& peak, const std::optional<diagnosis>& diagnosed,
              const json& serve) {
   json all{{"schema", 1},
            {"simulated", true},
@@ -213,33 +214,33 @@ json as_json(const bench::trace& recorded, const live_memory& peak, const std::o
            {"cause", nullptr},
            {"explanation", nullptr},
            {"served_by", serve}};
-  if (!of) return all;
-  all["request"] = {{"bytes", of->request.bytes},
-                    {"stream", recorded.streams[of->request.stream]},
+  if (!diagnosed) return all;
+  all["request"] = {{"bytes", diagnosed->request.bytes},
+                    {"stream", recorded.streams[diagnosed->request.stream]},
                     {"policy", recorded.refusing_policy.empty() ? json(nullptr) : json(recorded.refusing_policy)}};
-  all["at_refusal"] = moment_of(of->held);
-  if (of->capacity_bytes != 0) all["capacity_bytes"] = of->capacity_bytes;
-  all["cause"] = of->cause;
-  all["explanation"] = explanation(*of);
+  all["at_refusal"] = moment_of(diagnosed->held);
+  if (diagnosed->capacity_bytes != 0) all["capacity_bytes"] = diagnosed->capacity_bytes;
+  all["cause"] = diagnosed->cause;
+  all["explanation"] = explanation(*diagnosed);
   return all;
 }
 
 std::string as_text(const bench::trace& recorded, const std::string& shown, const live_memory& peak,
-                    const std::optional<diagnosis>& of, const json& serve) {
-  std::string out = fmt::format("{}: operations: {}, refused requests: {}. Simulated.\n", shown, recorded.ops.size(),
-                                recorded.refused.size());
-  if (!of) return out + "No request was refused in this recording.\n" + moment_text("At the peak", peak);
+                    const std::optional<diagnosis>& diagnosed, const json& serve) {
+  std::string text = fmt::format("{}: operations: {}, refused requests: {}. Simulated.\n", shown, recorded.ops.size(),
+                                 recorded.refused.size());
+  if (!diagnosed) return text + "No request was refused in this recording.\n" + moment_text("At the peak", peak);
   const std::string by_policy = recorded.refusing_policy.empty() ? "" : fmt::format(" by {}", recorded.refusing_policy);
-  out += fmt::format("Refused{}: {} on stream {:#x}, after {} operations.\nCause: {}.\n", by_policy,
-                     format_bytes(of->request.bytes), recorded.streams[of->request.stream], of->request.before_op,
-                     explanation(*of));
-  if (peak.ops != of->held.ops) out += moment_text("At the peak", peak);
-  return out + moment_text("At the refusal", of->held) + settings_text(serve, shown, recorded.name);
+  text += fmt::format("Refused{}: {} on stream {:#x}, after {} operations.\nCause: {}.\n", by_policy,
+                      format_bytes(diagnosed->request.bytes), recorded.streams[diagnosed->request.stream],
+                      diagnosed->request.before_op, explanation(*diagnosed));
+  if (peak.ops != diagnosed->held.ops) text += moment_text("At the peak", peak);
+  return text + moment_text("At the refusal", diagnosed->held) + settings_text(serve, shown, recorded.name);
 }
 
 /// The text above the charts and maps of the policy that refused and of those that serve.
-status make_page(const std::string& path, const std::string& text, const bench::trace& shown, const diagnosis* of,
-                 const json& serve) {
+status make_page(const std::string& path, const std::string& text, const bench::trace& shown,
+                 const diagnosis* diagnosed, const json& serve) {
   const temporary_folder folder{"gpumem-why-"};
   if (folder.path().empty()) return {errc::unsupported, "--html: cannot create a folder in TMPDIR"};
   const std::string trace = fmt::format("{}/{}.gmtrace", folder.path(), shown.name.empty() ? "recording" : shown.name);
@@ -248,8 +249,9 @@ status make_page(const std::string& path, const std::string& text, const bench::
   if (std::ofstream file{note, std::ios::binary}; !(file << text).flush()) {
     return {errc::unsupported, fmt::format("--html: {} cannot be written", note)};
   }
-  const std::string limit =
-      of != nullptr && of->capacity_bytes != 0 ? fmt::format(",limit={}", exact_bytes(of->capacity_bytes)) : "";
+  const std::string limit = diagnosed != nullptr && diagnosed->capacity_bytes != 0
+                                ? fmt::format(",limit={}", exact_bytes(diagnosed->capacity_bytes))
+                                : "";
   const std::string refused = shown.refusing_policy.empty() ? settings{}.policy : shown.refusing_policy;
   std::vector<std::string> policies{refused + limit};
   for (const json& each : serve) {
@@ -303,34 +305,34 @@ result<std::uint64_t> capacity_of(const std::string& text) {
 
 }  // namespace
 
-CLI::App* add_why_command(CLI::App& to, why_options& into) {
+CLI::App* add_why_command(CLI::App& app, why_options& options) {
   CLI::App* const why =
-      to.add_subcommand("why", "why a recorded program ran out of memory, and what would have served it");
+      app.add_subcommand("why", "why a recorded program ran out of memory, and what would have served it");
   why->footer(
       "A recording is made with GPUMEM_TRACE=F; PyTorch's snapshots and RMM's logs are read too. 3 is returned where\n"
       "no setting serves the refused request.\n"
       "Example: gpumem why run.csv.gz --html why.html");
-  why->add_option("recording", into.recording, "a recording, or the PID of a program that records")
+  why->add_option("recording", options.recording, "a recording, or the PID of a program that records")
       ->type_name("FILE|PID");
-  why->add_option("--capacity", into.capacity,
+  why->add_option("--capacity", options.capacity,
                   "memory that the program could take (24GiB), if the recording does not say")
       ->type_name("C");
-  why->add_option("--html", into.html, "write the same as one page, with memory over time and the map of addresses")
+  why->add_option("--html", options.html, "write the same as one page, with memory over time and the map of addresses")
       ->type_name("F");
-  why->add_option("--json", into.json, "write the figures here as JSON; - is standard output")->type_name("F");
+  why->add_option("--json", options.json, "write the figures here as JSON; - is standard output")->type_name("F");
   return why;
 }
 
-int why(const why_options& with) {
-  if (with.recording.empty())
+int why(const why_options& options) {
+  if (options.recording.empty())
     return fail(2, "why: expected a recording (GPUMEM_TRACE) or the PID of a program that records");
-  const auto capacity = capacity_of(with.capacity);
+  const auto capacity = capacity_of(options.capacity);
   if (!capacity) return fail(2, capacity.why().message());
-  for (const auto& [option, path] : {std::pair{"--json", with.json}, std::pair{"--html", with.html}}) {
-    if (path.empty() || (path == "-" && path == with.json)) continue;
+  for (const auto& [option, path] : {std::pair{"--json", options.json}, std::pair{"--html", options.html}}) {
+    if (path.empty() || (path == "-" && path == options.json)) continue;
     if (status writable = check_output_file(path, option); !writable) return fail(2, writable.message());
   }
-  const auto read = load(with.recording);
+  const auto read = load(options.recording);
   if (!read) return fail(1, read.why().message());
   const bench::trace& recorded = read->recorded;
   const live_memory peak = live_after(recorded, ops_until_peak(recorded));
@@ -341,15 +343,15 @@ int why(const why_options& with) {
     serve = settings_that_serve(*found);
   }
   const std::string text = as_text(recorded, printable(read->shown, longest_path), peak, found, serve);
-  if (with.json != "-") fmt::print("{}", visible(text));
-  if (!with.json.empty()) {
-    if (status written = write_json(with.json, as_json(recorded, peak, found, serve)); !written) {
+  if (options.json != "-") fmt::print("{}", visible(text));
+  if (!options.json.empty()) {
+    if (status written = write_json(options.json, as_json(recorded, peak, found, serve)); !written) {
       return fail(1, written.message());
     }
   }
-  if (!with.html.empty()) {
+  if (!options.html.empty()) {
     const bench::trace& shown = found ? found->asked : recorded;
-    if (status made = make_page(with.html, text, shown, found ? &*found : nullptr, serve); !made) {
+    if (status made = make_page(options.html, text, shown, found ? &*found : nullptr, serve); !made) {
       return fail(1, made.message());
     }
   }

@@ -16,11 +16,11 @@ struct why_options {
   std::string html;       ///< a path; empty: none
 };
 
-/// Adds the subcommand; its arguments go into `into`.
-CLI::App* add_why_command(CLI::App& to, why_options& into);
+/// Adds the subcommand; its arguments go into `options`.
+CLI::App* add_why_command(CLI::App& app, why_options& options);
 
 /// Exit status: 0; 3 if no setting serves the refused request; 1 if there is no recording or a file cannot be written;
 /// 2 for a usage error.
-int why(const why_options& with);
+int why(const why_options& options);
 
 }  // namespace gpumem::cli

@@ -79,8 +79,8 @@ class expandable final : public policy {
   /// The last 16 GiB of the limit, or its upper half if that is more, are made page by page.
   static constexpr std::uint64_t singly = 16 * gib;
 
-  static std::uint64_t share(std::uint64_t bytes, double of) {
-    return static_cast<std::uint64_t>(static_cast<double>(bytes) * of);
+  static std::uint64_t share(std::uint64_t bytes, double fraction) {
+    return static_cast<std::uint64_t>(static_cast<double>(bytes) * fraction);
   }
   [[nodiscard]] std::uint64_t room_bytes(const pool_view& view, std::uint64_t most) const {
     return most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;

@@ -16,14 +16,14 @@ namespace {
 constexpr unsigned most_classes = 16;
 constexpr std::size_t most_policies = 256;
 
-gpumem_policy_view to_c(const pool_view& v) noexcept {
-  return {.total_bytes = v.total_bytes,
-          .free_at_start_bytes = v.free_at_start_bytes,
-          .limit_bytes = v.limit_bytes,
-          .reserved_bytes = v.reserved_bytes,
-          .live_bytes = v.live_bytes,
-          .peak_live_bytes = v.peak_live_bytes,
-          .granularity_bytes = v.granularity_bytes};
+gpumem_policy_view to_c(const pool_view& view) noexcept {
+  return {.total_bytes = view.total_bytes,
+          .free_at_start_bytes = view.free_at_start_bytes,
+          .limit_bytes = view.limit_bytes,
+          .reserved_bytes = view.reserved_bytes,
+          .live_bytes = view.live_bytes,
+          .peak_live_bytes = view.peak_live_bytes,
+          .granularity_bytes = view.granularity_bytes};
 }
 
 class library_policy final : public policy {
@@ -84,11 +84,11 @@ class library_policy final : public policy {
 
 /// The parameters as the user writes them: `name=value` or a word each, separated by `,`.
 std::string text_of(const policy_parameters& parameters) {
-  std::string out;
+  std::string text;
   for (const auto& [name, value] : parameters) {
-    out += fmt::format("{}{}{}{}", out.empty() ? "" : ",", name, value.empty() ? "" : "=", value);
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : ",", name, value.empty() ? "" : "=", value);
   }
-  return out;
+  return text;
 }
 
 /// Carries the library's reason for a refusal into the message of `make_policy`.

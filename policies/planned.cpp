@@ -20,8 +20,8 @@ class planned final : public policy {
   segment_request first(const pool_view&) override { return {.bytes = plan_bytes_, .least_bytes = plan_bytes_}; }
 
   segment_request grow(const pool_view& view, std::uint64_t need_bytes) override {
-    const std::uint64_t beside = view.reserved_bytes > plan_bytes_ ? view.reserved_bytes - plan_bytes_ : 0;
-    return request_within_limit(view, steps_.covering(need_bytes, beside), need_bytes);
+    const std::uint64_t other_bytes = view.reserved_bytes > plan_bytes_ ? view.reserved_bytes - plan_bytes_ : 0;
+    return request_within_limit(view, steps_.covering(need_bytes, other_bytes), need_bytes);
   }
   void grew(const pool_view&, std::uint64_t bytes) override {
     if (bytes < plan_bytes_ || plan_bytes_ == 0 || opened_) steps_.taken();

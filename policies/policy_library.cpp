@@ -25,9 +25,9 @@ status refused(const std::string& path, std::string_view why) {
 
 /// Whether what dlsym found is code. The resolved function of an IFUNC may have no symbol of its own.
 bool is_function(void* found) {
-  Dl_info of{};
+  Dl_info info{};
   ElfW(Sym)* entry = nullptr;
-  if (dladdr1(found, &of, reinterpret_cast<void**>(&entry), RTLD_DL_SYMENT) == 0) return false;
+  if (dladdr1(found, &info, reinterpret_cast<void**>(&entry), RTLD_DL_SYMENT) == 0) return false;
   if (entry == nullptr) return true;
   const auto type = ELF64_ST_TYPE(entry->st_info);
   return type == STT_FUNC || type == STT_GNU_IFUNC;

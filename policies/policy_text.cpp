@@ -11,16 +11,16 @@ namespace gpumem {
 namespace {
 
 /// `slack=5%` and `renew`, as they may be written.
-std::string forms_of(const policy_entry& of) {
-  std::string out;
-  for (const policy_parameter& p : of.parameters) {
-    out += fmt::format("{}{}{}", out.empty() ? "" : ", ", p.name, p.values.empty() ? "" : "=VALUE");
+std::string forms_of(const policy_entry& policy) {
+  std::string forms;
+  for (const policy_parameter& p : policy.parameters) {
+    forms += fmt::format("{}{}{}", forms.empty() ? "" : ", ", p.name, p.values.empty() ? "" : "=VALUE");
   }
-  return out.empty() ? "none" : out;
+  return forms.empty() ? "none" : forms;
 }
 
-status refused(const policy_entry& of, const std::string& name, const std::string& value, std::string_view why) {
-  return {errc::bad_setting, fmt::format("policy {}:{}{}{}: {}", of.name, printable(name), value.empty() ? "" : "=",
+status refused(const policy_entry& policy, const std::string& name, const std::string& value, std::string_view why) {
+  return {errc::bad_setting, fmt::format("policy {}:{}{}{}: {}", policy.name, printable(name), value.empty() ? "" : "=",
                                          printable(value), why)};
 }
 
@@ -33,15 +33,15 @@ policy_text split_policy(std::string_view text) noexcept {
 }
 
 bool is_policy_name(std::string_view name) noexcept {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-           c == '.';
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char character) {
+    return (character >= 'a' && character <= 'z') || (character >= 'A' && character <= 'Z') ||
+           (character >= '0' && character <= '9') || character == '_' || character == '-' || character == '.';
   });
 }
 
 result<policy_parameters> parameters_in(std::string_view text) {
-  policy_parameters out;
-  if (text.find(':') == std::string_view::npos) return out;
+  policy_parameters parameters;
+  if (text.find(':') == std::string_view::npos) return parameters;
   const policy_text parts = split_policy(text);
   for (std::string_view rest = parts.parameters;;) {
     const std::size_t end = rest.find_first_of(",+");
@@ -53,29 +53,30 @@ result<policy_parameters> parameters_in(std::string_view text) {
       return status{errc::bad_setting, fmt::format("policy {}: '{}' is no parameter; expected name=value or a word",
                                                    printable(text), printable(part))};
     }
-    if (!out.emplace(name, value).second) {
+    if (!parameters.emplace(name, value).second) {
       return status{errc::bad_setting, fmt::format("policy {}: {} is named twice", printable(text), name)};
     }
-    if (end == std::string_view::npos) return out;
+    if (end == std::string_view::npos) return parameters;
     rest.remove_prefix(end + 1);
   }
 }
 
-status check_parameters(const policy_entry& of, const policy_parameters& given) {
-  if (of.own_parameters) return {};
+status check_parameters(const policy_entry& policy, const policy_parameters& given) {
+  if (policy.own_parameters) return {};
   for (const auto& [name, value] : given) {
-    const auto known = std::find_if(of.parameters.begin(), of.parameters.end(),
-                                    [&name = name](const policy_parameter& p) { return p.name == name; });
-    if (known == of.parameters.end()) {
-      return refused(of, name, value, fmt::format("unknown parameter; expected {}", forms_of(of)));
+    const auto known =
+        std::find_if(policy.parameters.begin(), policy.parameters.end(),
+                     [&name = name](const policy_parameter& parameter) { return parameter.name == name; });
+    if (known == policy.parameters.end()) {
+      return refused(policy, name, value, fmt::format("unknown parameter; expected {}", forms_of(policy)));
     }
     if (value.empty() != known->values.empty()) {
-      return refused(of, name, value,
+      return refused(policy, name, value,
                      known->values.empty() ? std::string{"expected the word alone"}
                                            : fmt::format("expected {}={}", name, known->values));
     }
     if (!known->check || value.empty()) continue;
-    if (status good = known->check(value, fmt::format("policy {}:{}", of.name, name)); !good) return good;
+    if (status good = known->check(value, fmt::format("policy {}:{}", policy.name, name)); !good) return good;
   }
   return {};
 }

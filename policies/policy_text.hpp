@@ -18,6 +18,6 @@ struct policy_text {
 [[nodiscard]] bool is_policy_name(std::string_view name) noexcept;
 
 /// `bad_setting` if the policy declares no such parameter, or refuses the value.
-[[nodiscard]] status check_parameters(const policy_entry& of, const policy_parameters& given);
+[[nodiscard]] status check_parameters(const policy_entry& policy, const policy_parameters& given);
 
 }  // namespace gpumem

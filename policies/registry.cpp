@@ -80,24 +80,25 @@ registry& the_registry() {
   return only;
 }
 
-std::vector<registered_policy>::const_iterator find(const registry& in, std::string_view name)
+std::vector<registered_policy>::const_iterator find(const registry& table, std::string_view name)
     GPUMEM_REQUIRES(in.lock) {
-  return std::find_if(in.rows.begin(), in.rows.end(), [&](const registered_policy& r) { return r.entry.name == name; });
+  return std::find_if(table.rows.begin(), table.rows.end(),
+                      [&](const registered_policy& row) { return row.entry.name == name; });
 }
 
-status unknown(const registry& in, std::string_view name) GPUMEM_REQUIRES(in.lock) {
+status unknown(const registry& table, std::string_view name) GPUMEM_REQUIRES(in.lock) {
   std::string known;
-  for (const registered_policy& r : in.rows) known += (known.empty() ? "" : ", ") + r.entry.name;
+  for (const registered_policy& r : table.rows) known += (known.empty() ? "" : ", ") + r.entry.name;
   return {errc::bad_setting, fmt::format("policy '{}' is unknown; expected one of {}", name, known)};
 }
 
 /// The row that `text` names.
 result<registered_policy> row_of(std::string_view text) {
   if (status loaded = load_named_policy_library(); !loaded) return loaded;
-  registry& in = the_registry();
-  const mutex_lock guard{in.lock};
-  const auto found = find(in, split_policy(text).name);
-  if (found == in.rows.end()) return unknown(in, text);
+  registry& table = the_registry();
+  const mutex_lock guard{table.lock};
+  const auto found = find(table, split_policy(text).name);
+  if (found == table.rows.end()) return unknown(table, text);
   return *found;
 }
 
@@ -126,17 +127,17 @@ status add_policies(std::vector<registered_policy> rows) {
     if (!needs) return needs.why();
     row.entry.needs = *std::move(needs);
   }
-  registry& in = the_registry();
-  const mutex_lock guard{in.lock};
+  registry& table = the_registry();
+  const mutex_lock guard{table.lock};
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::string& name = rows[i].entry.name;
     const bool twice = std::any_of(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(i),
-                                   [&name](const registered_policy& r) { return r.entry.name == name; });
-    if (twice || find(in, name) != in.rows.end()) {
+                                   [&name](const registered_policy& row) { return row.entry.name == name; });
+    if (twice || find(table, name) != table.rows.end()) {
       return {errc::bad_setting, fmt::format("policy '{}' exists already; expected a name of its own", name)};
     }
   }
-  for (registered_policy& row : rows) in.rows.push_back(std::move(row));
+  for (registered_policy& row : rows) table.rows.push_back(std::move(row));
   return {};
 }
 
@@ -150,12 +151,12 @@ status register_policy(std::string name, std::string summary, policy_factory mak
 
 std::vector<policy_entry> known_policies() {
   static_cast<void>(load_named_policy_library());  // find_policy reports the error
-  registry& in = the_registry();
-  const mutex_lock guard{in.lock};
-  std::vector<policy_entry> out;
-  out.reserve(in.rows.size());
-  for (const registered_policy& row : in.rows) out.push_back(row.entry);
-  return out;
+  registry& table = the_registry();
+  const mutex_lock guard{table.lock};
+  std::vector<policy_entry> entries;
+  entries.reserve(table.rows.size());
+  for (const registered_policy& row : table.rows) entries.push_back(row.entry);
+  return entries;
 }
 
 result<policy_entry> find_policy(std::string_view text) {
@@ -177,10 +178,10 @@ result<std::unique_ptr<policy>> make_policy(std::string_view text, const policy_
   if (!row) return row.why();
   const result<policy_parameters> named = parameters_in(text);
   if (!named) return named.why();
-  policy_setup with = setup;
-  with.parameters.insert(named->begin(), named->end());
-  if (status good = check_parameters(row->entry, with.parameters); !good) return good;
-  return made_by(*row, with);
+  policy_setup merged = setup;
+  merged.parameters.insert(named->begin(), named->end());
+  if (status good = check_parameters(row->entry, merged.parameters); !good) return good;
+  return made_by(*row, merged);
 }
 
 }  // namespace gpumem

@@ -16,9 +16,9 @@ extern "C" {
 void simcuda_configure(int devices, uint64_t bytes, int host_memory, int referee);
 /* For worlds configured from now on: cuMemAlloc occupies multiples of this (default 2 MiB), at least 512. */
 void simcuda_set_granularity(uint64_t bytes);
-void simcuda_use(void* stream, uint64_t lag_ns, uint64_t at, uint64_t bytes);
-void simcuda_handed_out(uint64_t at, uint64_t bytes, void* stream);
-void simcuda_given_back(uint64_t at);
+void simcuda_use(void* stream, uint64_t lag_ns, uint64_t address, uint64_t bytes);
+void simcuda_handed_out(uint64_t address, uint64_t bytes, void* stream);
+void simcuda_given_back(uint64_t address);
 /* An allocator in front of the driver hands out the block in the program's call of `function` (a string that stays).
  * The referee checks that earlier uses come first: before work of the stream, or, for a block that any stream may use
  * at once, before the host's next call. Parts of the block may be handed out again by simcuda_handed_out. */
@@ -54,8 +54,8 @@ void simcuda_note_rank(int rank, int ranks);
 /* An operation between ranks failed, since another rank has ended. */
 void simcuda_note_lost_rank(void);
 /* Memory that a library takes for itself on the current device, and gives back: a CUresult. */
-int simcuda_charge_library(uint64_t* at, uint64_t bytes);
-int simcuda_discharge_library(uint64_t at);
+int simcuda_charge_library(uint64_t* address, uint64_t bytes);
+int simcuda_discharge_library(uint64_t address);
 /* An allocator in front of the driver refused a request of the program's on the device with that ordinal, for instance
  * at a limit of its own: `why`, one line, stands in the run's report beside the card's own refusals. */
 void simcuda_note_refusal(int device, const char* function, uint64_t bytes, const char* why);
@@ -68,7 +68,7 @@ void simcuda_break_at(const char* function, unsigned nth, int error);
 /* The n-th call of the function ("*": of any) from now on returns `error`, once. */
 void simcuda_fail(const char* function, unsigned nth, int error);
 /* While paused, calls neither fail by plan nor count. */
-void simcuda_pause_failures(int yes);
+void simcuda_pause_failures(int paused);
 int simcuda_failure_planned(void);
 /* Calls of the function (a base name: cuMemAlloc) so far; of all functions if null. */
 uint64_t simcuda_calls(const char* function);
@@ -78,11 +78,11 @@ void simcuda_finish_destructors(void);
  * on, and memory has marks (driver/value_marks.hpp). */
 void simcuda_compute_values(uint64_t kept_bytes);
 /* Of each of these bytes: whether its value is true, and whether it is a zero that memory does not hold yet. */
-void simcuda_mark_values(uint64_t at, uint64_t bytes, int computed, int zero_due);
-int simcuda_values_are_true(uint64_t at, uint64_t bytes);
+void simcuda_mark_values(uint64_t address, uint64_t bytes, int computed, int zero_due);
+int simcuda_values_are_true(uint64_t address, uint64_t bytes);
 /* Writes the zeros of the range that memory does not hold yet: before the caller reads the bytes. Returns whether all
  * of them are true. */
-int simcuda_write_due_zeros(uint64_t at, uint64_t bytes);
+int simcuda_write_due_zeros(uint64_t address, uint64_t bytes);
 /* Kernels that the calling thread launches in between are of an operation whose results the caller marks. After any
  * other kernel nothing is true. These nest. */
 void simcuda_begin_operation(void);

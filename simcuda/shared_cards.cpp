@@ -38,11 +38,11 @@ std::uint64_t process_begin(std::uint64_t pid) {
   ::close(file);
   if (got <= 0) return 0;
   text[got] = '\0';
-  const char* at = std::strrchr(text, ')');  // the name may hold anything
-  if (at == nullptr || at[1] == '\0' || at[2] == 'Z' || at[2] == 'X') return 0;
-  ++at;
-  for (int field = 3; field < 22 && at != nullptr; ++field) at = std::strchr(at + 1, ' ');
-  return at != nullptr ? std::strtoull(at, nullptr, 10) : 0;
+  const char* cursor = std::strrchr(text, ')');  // the name may hold anything
+  if (cursor == nullptr || cursor[1] == '\0' || cursor[2] == 'Z' || cursor[2] == 'X') return 0;
+  ++cursor;
+  for (int field = 3; field < 22 && cursor != nullptr; ++field) cursor = std::strchr(cursor + 1, ' ');
+  return cursor != nullptr ? std::strtoull(cursor, nullptr, 10) : 0;
 }
 
 struct shared_cards::region {
@@ -52,8 +52,8 @@ struct shared_cards::region {
     shared_count held[most_cards];
 
     [[nodiscard]] bool alive() const {
-      const std::uint64_t who = pid.load();
-      return who != 0 && process_begin(who) == began.load();
+      const std::uint64_t owner_pid = pid.load();
+      return owner_pid != 0 && process_begin(owner_pid) == began.load();
     }
   };
   shared_count layout;  ///< 0: new, and all other fields are 0 too
@@ -62,7 +62,7 @@ struct shared_cards::region {
   process processes[most_processes];
 
   [[nodiscard]] bool anybody() const {
-    return std::any_of(std::begin(processes), std::end(processes), [](const process& p) { return p.alive(); });
+    return std::any_of(std::begin(processes), std::end(processes), [](const process& entry) { return entry.alive(); });
   }
 };
 
@@ -79,9 +79,9 @@ shared_cards::~shared_cards() {
 }
 
 bool shared_cards::map_file() {
-  void* const at = ::mmap(nullptr, sizeof(region), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
-  if (at != MAP_FAILED) all_ = static_cast<region*>(at);
-  return at != MAP_FAILED;
+  void* const mapping = ::mmap(nullptr, sizeof(region), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  if (mapping != MAP_FAILED) all_ = static_cast<region*>(mapping);
+  return mapping != MAP_FAILED;
 }
 
 void shared_cards::lock() {
@@ -92,7 +92,7 @@ void shared_cards::unlock() { static_cast<void>(::flock(file_, LOCK_UN)); }
 
 std::string shared_cards::join(std::string_view name, int cards, std::uint64_t bytes_each) {
   const std::string path = path_of(name);
-  const auto failed = [&](const char* what) { return path + ": " + what + ": " + std::strerror(errno); };
+  const auto failed = [&](const char* operation) { return path + ": " + operation + ": " + std::strerror(errno); };
   if (!name.starts_with('/') && !valid_name(name)) return "a name of 1 to 64 letters, digits, _ and - is expected";
   if (cards > most_cards) return "at most " + std::to_string(most_cards) + " cards can be shared";
   for (struct stat found{}; file_ < 0;) {
@@ -120,7 +120,7 @@ std::string shared_cards::join(std::string_view name, int cards, std::uint64_t b
     if (each.pid == static_cast<std::uint64_t>(::getpid())) each.pid = 0;
   }
   const auto spare = std::find_if(std::begin(all_->processes), std::end(all_->processes),
-                                  [](const region::process& p) { return !p.alive(); });
+                                  [](const region::process& entry) { return !entry.alive(); });
   if (spare != std::end(all_->processes)) {
     for (shared_count& held : spare->held) held = 0;
     spare->began = process_begin(static_cast<std::uint64_t>(::getpid()));
@@ -171,20 +171,21 @@ std::uint64_t shared_cards::held_by_others(int card) const {
 std::uint64_t shared_cards::began() const { return slot_ < 0 ? 0 : all_->processes[slot_].began.load(); }
 
 bool shared_cards::lives(std::uint64_t pid, std::uint64_t began) const {
-  return std::any_of(std::begin(all_->processes), std::end(all_->processes),
-                     [&](const region::process& p) { return p.pid == pid && p.began == began && p.alive(); });
+  return std::any_of(std::begin(all_->processes), std::end(all_->processes), [&](const region::process& entry) {
+    return entry.pid == pid && entry.began == began && entry.alive();
+  });
 }
 
 std::uint64_t shared_cards::card_bytes() const { return all_->bytes; }
 
 std::vector<std::pair<int, std::uint64_t>> shared_cards::holders(int card) const {
-  std::vector<std::pair<int, std::uint64_t>> out;
-  if (card >= most_cards) return out;
+  std::vector<std::pair<int, std::uint64_t>> holders;
+  if (card >= most_cards) return holders;
   for (const region::process& each : all_->processes) {
-    if (each.held[card] != 0 && each.alive()) out.emplace_back(static_cast<int>(each.pid.load()), each.held[card]);
+    if (each.held[card] != 0 && each.alive()) holders.emplace_back(static_cast<int>(each.pid.load()), each.held[card]);
   }
-  std::sort(out.begin(), out.end());
-  return out;
+  std::sort(holders.begin(), holders.end());
+  return holders;
 }
 
 }  // namespace gpumem::simcuda

@@ -51,7 +51,7 @@ sim_device& device(int ordinal);
 /// The n-th call of the function from now on (a base name: cuMemAlloc; "*": of any) returns `error`, once.
 void fail(std::string_view function, unsigned nth, CUresult error);
 /// While paused, calls neither fail by plan nor count, for a test's own calls.
-void pause_failures(bool yes);
+void pause_failures(bool paused);
 /// False once all planned failures have happened.
 bool failure_planned();
 /// As `fail`, and the call's context returns the error from then on, as after an illegal access by a kernel.
@@ -71,8 +71,8 @@ std::uint64_t calls(std::string_view function);
 std::uint64_t all_calls();
 
 /// The handle of a CUstream on its sim_device.
-stream_ref stream_of(CUstream s);
+stream_ref stream_of(CUstream handle);
 /// Work of `lag_ns` on a stream that touches the bytes.
-void use(CUstream s, std::uint64_t lag_ns, std::uint64_t at, std::uint64_t bytes);
+void use(CUstream handle, std::uint64_t lag_ns, std::uint64_t address, std::uint64_t bytes);
 
 }  // namespace gpumem::simcuda

@@ -16,21 +16,21 @@ class cub_baseline final : public gpumem_baseline {
       : device_{device},
         allocator_{every_size ? std::make_unique<cub::CachingDeviceAllocator>(2, 9, 40)
                               : std::make_unique<cub::CachingDeviceAllocator>()} {}
-  cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) override {
-    return allocator_->DeviceAllocate(p, bytes, s);
+  cudaError_t allocate(void** block, std::size_t bytes, cudaStream_t stream) override {
+    return allocator_->DeviceAllocate(block, bytes, stream);
   }
-  cudaError_t release(void* p, cudaStream_t /*s*/) override { return allocator_->DeviceFree(p); }
+  cudaError_t release(void* block, cudaStream_t /*s*/) override { return allocator_->DeviceFree(block); }
   std::uint64_t reserved_bytes() override {
     const auto found = allocator_->cached_bytes.find(device_);
     return found == allocator_->cached_bytes.end() ? 0 : found->second.free + found->second.live;
   }
   // DeviceAllocate queries the current device; DeviceFree does too, and records the block's event.
-  int runtime_calls_of_a_pair(cudaStream_t s) override {
+  int runtime_calls_of_a_pair(cudaStream_t stream) override {
     int device = 0;
     if (event_ == nullptr) cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
     cudaGetDevice(&device);
     cudaGetDevice(&device);
-    return cudaEventRecord(event_, s);
+    return cudaEventRecord(event_, stream);
   }
 
  private:
@@ -42,16 +42,16 @@ class cub_baseline final : public gpumem_baseline {
 /// cudaFree synchronizes the device, so any stream may get the block next.
 class malloc_baseline final : public gpumem_baseline {
  public:
-  cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t /*s*/) override {
-    const cudaError_t done = cudaMalloc(p, bytes);
-    if (done == cudaSuccess) reserved_ += sizes_[*p] = bytes;
+  cudaError_t allocate(void** block, std::size_t bytes, cudaStream_t /*s*/) override {
+    const cudaError_t done = cudaMalloc(block, bytes);
+    if (done == cudaSuccess) reserved_ += sizes_[*block] = bytes;
     return done;
   }
-  cudaError_t release(void* p, cudaStream_t /*s*/) override {
-    const cudaError_t done = cudaFree(p);
+  cudaError_t release(void* block, cudaStream_t /*s*/) override {
+    const cudaError_t done = cudaFree(block);
     if (done != cudaSuccess) return done;
-    reserved_ -= sizes_[p];
-    sizes_.erase(p);
+    reserved_ -= sizes_[block];
+    sizes_.erase(block);
     return done;
   }
   std::uint64_t reserved_bytes() override { return reserved_; }
@@ -76,8 +76,10 @@ class async_baseline final : public gpumem_baseline {
     cudaMemPoolTrimTo(pool_, 0);
   }
   async_baseline() = default;
-  cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) override { return cudaMallocAsync(p, bytes, s); }
-  cudaError_t release(void* p, cudaStream_t s) override { return cudaFreeAsync(p, s); }
+  cudaError_t allocate(void** block, std::size_t bytes, cudaStream_t stream) override {
+    return cudaMallocAsync(block, bytes, stream);
+  }
+  cudaError_t release(void* block, cudaStream_t stream) override { return cudaFreeAsync(block, stream); }
   std::uint64_t reserved_bytes() override {
     std::uint64_t bytes = 0;
     return cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &bytes) == cudaSuccess ? bytes : 0;

@@ -13,8 +13,8 @@ struct gpumem_baseline {
   gpumem_baseline(const gpumem_baseline&) = delete;
   gpumem_baseline& operator=(const gpumem_baseline&) = delete;
   virtual ~gpumem_baseline() = default;
-  virtual cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) = 0;
-  virtual cudaError_t release(void* p, cudaStream_t s) = 0;
+  virtual cudaError_t allocate(void** block, std::size_t bytes, cudaStream_t stream) = 0;
+  virtual cudaError_t release(void* block, cudaStream_t stream) = 0;
   virtual std::uint64_t reserved_bytes() = 0;
   virtual int runtime_calls_of_a_pair(cudaStream_t /*s*/) { return -1; }
 };
@@ -23,7 +23,7 @@ namespace {
 
 gpumem_baseline* open_baseline(const char* kind, int device);
 
-cudaStream_t stream_of(void* s) { return static_cast<cudaStream_t>(s); }
+cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
 
 int order(void* first, void* second) {
   cudaEvent_t e = nullptr;
@@ -37,14 +37,14 @@ int order(void* first, void* second) {
 
 constexpr std::size_t most_touched = 256;
 
-int touch(void* p, std::size_t bytes, void* s) {
-  return cudaMemsetAsync(p, 1, bytes < most_touched ? bytes : most_touched, stream_of(s));
+int touch(void* block, std::size_t bytes, void* stream) {
+  return cudaMemsetAsync(block, 1, bytes < most_touched ? bytes : most_touched, stream_of(stream));
 }
 
-int create_stream(void** s) {
+int create_stream(void** stream) {
   cudaStream_t made = nullptr;
   const cudaError_t done = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
-  *s = made;
+  *stream = made;
   return done;
 }
 

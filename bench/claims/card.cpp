@@ -13,43 +13,43 @@
 namespace gpumem::bench {
 
 result<std::uint64_t> experiment_card::taken_bytes() const {
-  const result<memory_info> now = on->memory();
-  if (!now) return now.why();
-  return free_bytes > now->free_bytes ? free_bytes - now->free_bytes : 0;
+  const result<memory_info> current = gpu->memory();
+  if (!current) return current.why();
+  return free_bytes > current->free_bytes ? free_bytes - current->free_bytes : 0;
 }
 
 result<std::uint64_t> experiment_card::context_bytes() const {
-  if (!on->info().simulated) {
+  if (!gpu->info().simulated) {
     if (const auto all = gpu_usage_now()) {
-      for (const gpu_usage& gpu : *all) {
-        if (gpu.uuid != on->info().uuid) continue;
-        for (const gpu_process& each : gpu.processes) {
+      for (const gpu_usage& usage : *all) {
+        if (usage.uuid != gpu->info().uuid) continue;
+        for (const gpu_process& each : usage.processes) {
           if (each.pid == static_cast<std::uint32_t>(::getpid()) && each.used_bytes) return *each.used_bytes;
         }
       }
     }
   }
-  const result<memory_info> now = on->memory();
-  if (!now) return now.why();
-  return now->total_bytes - now->free_bytes;
+  const result<memory_info> current = gpu->memory();
+  if (!current) return current.why();
+  return current->total_bytes - current->free_bytes;
 }
 
 result<experiment_card> open_card(const claim_setup& setup, const sim_config& simulated) {
-  experiment_card out;
+  experiment_card card;
   if (setup.replay.cuda) {
     auto opened = open_cuda_device({.ordinal = setup.replay.cuda->info.ordinal});
     if (!opened) return opened.why();
-    out.on = *std::move(opened);
-    if (status made = out.on->synchronize(); !made) return made;  // creates the context
+    card.gpu = *std::move(opened);
+    if (status made = card.gpu->synchronize(); !made) return made;  // creates the context
   } else {
     auto made = std::make_unique<sim_device>(simulated);
-    out.simulated = made.get();
-    out.on = std::move(made);
+    card.simulated = made.get();
+    card.gpu = std::move(made);
   }
-  const result<memory_info> now = out.on->memory();
-  if (!now) return now.why();
-  out.free_bytes = now->free_bytes;
-  return out;
+  const result<memory_info> current = card.gpu->memory();
+  if (!current) return current.why();
+  card.free_bytes = current->free_bytes;
+  return card;
 }
 
 result<process> start_process(const claim_setup& setup, const sim_config& simulated, std::string_view row_text) {
@@ -57,14 +57,14 @@ result<process> start_process(const claim_setup& setup, const sim_config& simula
   if (!row) return row.why();
   auto card = open_card(setup, simulated);
   if (!card) return card.why();
-  const std::array<device*, 1> devices{card->on.get()};
-  auto opened = allocator::open(devices, row->with);
+  const std::array<device*, 1> devices{card->gpu.get()};
+  auto opened = allocator::open(devices, row->config);
   if (!opened) return opened.why();
   return process{*std::move(card), *std::move(opened)};
 }
 
 std::uint64_t sized_for(const experiment_card& card, std::uint64_t wanted) {
-  return std::min(wanted, round_down(card.free_bytes / 8, card.on->info().granularity_bytes));
+  return std::min(wanted, round_down(card.free_bytes / 8, card.gpu->info().granularity_bytes));
 }
 
 }  // namespace gpumem::bench

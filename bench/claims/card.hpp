@@ -13,7 +13,7 @@
 namespace gpumem::bench {
 
 struct experiment_card {
-  std::unique_ptr<device> on;
+  std::unique_ptr<device> gpu;
   sim_device* simulated = nullptr;  ///< the same device if simulated, else null
   std::uint64_t free_bytes = 0;     ///< at opening, after the context was created
 

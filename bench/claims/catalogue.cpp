@@ -24,17 +24,17 @@ namespace gpumem::bench {
 namespace {
 
 std::vector<claim> all_claims() {
-  std::vector<claim> out;
+  std::vector<claim> claims;
   for (const auto& some : {grab_all_claims(), growth_claims(), limit_claims(), device_claims(), day_claims()}) {
-    out.insert(out.end(), some.begin(), some.end());
+    claims.insert(claims.end(), some.begin(), some.end());
   }
-  return out;
+  return claims;
 }
 
 result<std::vector<claim>> asked_for(const std::vector<std::string>& only) {
   std::vector<claim> all = all_claims();
   if (only.empty()) return all;
-  std::vector<claim> out;
+  std::vector<claim> selected;
   for (const std::string& id : only) {
     const auto found = std::find_if(all.begin(), all.end(), [&](const claim& each) { return each.id == id; });
     if (found == all.end()) {
@@ -42,21 +42,22 @@ result<std::vector<claim>> asked_for(const std::vector<std::string>& only) {
       for (const claim& each : all) known += (known.empty() ? "" : ", ") + std::string{each.id};
       return status{errc::bad_setting, fmt::format("--only {}: expected one of {}", printable(id), known)};
     }
-    out.push_back(*found);
+    selected.push_back(*found);
   }
-  return out;
+  return selected;
 }
 
-bool on_card(const claim& of, const options& with) { return with.setup.cuda && !of.on_card.empty(); }
+bool on_card(const claim& subject, const options& options) { return options.setup.cuda && !subject.on_card.empty(); }
 
-std::string command_of(const claim& of, const options& with) {
-  return fmt::format("gpumem_bench claims --only {} --seed {}{}", of.id, with.setup.seed,
-                     on_card(of, with) ? fmt::format(" --device cuda:{}", with.setup.cuda->info.ordinal) : "");
+std::string command_of(const claim& subject, const options& options) {
+  return fmt::format(
+      "gpumem_bench claims --only {} --seed {}{}", subject.id, options.setup.seed,
+      on_card(subject, options) ? fmt::format(" --device cuda:{}", options.setup.cuda->info.ordinal) : "");
 }
 
-std::string device_of(const claim& of, const options& with) {
-  if (!on_card(of, with)) return "simulated";
-  return fmt::format("cuda:{} ({})", with.setup.cuda->info.ordinal, with.setup.cuda->info.name);
+std::string device_of(const claim& subject, const options& options) {
+  if (!on_card(subject, options)) return "simulated";
+  return fmt::format("cuda:{} ({})", options.setup.cuda->info.ordinal, options.setup.cuda->info.name);
 }
 
 /// Checks before the first experiment that the card is large enough.
@@ -69,7 +70,7 @@ status try_card(const claim_setup& setup) {
   if (!card) return refused(card.why().message());
   if (card->free_bytes < least_bytes) {
     return refused(fmt::format("{} of {} are free on {}; expected at least {}", format_bytes(card->free_bytes),
-                               format_bytes(card->on->info().total_bytes), card->on->info().name,
+                               format_bytes(card->gpu->info().total_bytes), card->gpu->info().name,
                                format_bytes(least_bytes)));
   }
   const auto row = plain_row("growth");
@@ -94,9 +95,9 @@ std::string cell(const std::string& key, const figures_json& value) {
   if (value.is_null()) return key.ends_with("_needs_bytes") ? "more than 2.5 times live" : "-";
   if (value.is_string()) return value.get<std::string>();
   if (value.is_array()) {
-    std::string out;
-    for (const figures_json& each : value) out += (out.empty() ? "" : ", ") + cell(key, each);
-    return out;
+    std::string text;
+    for (const figures_json& each : value) text += (text.empty() ? "" : ", ") + cell(key, each);
+    return text;
   }
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
   return key.ends_with("_bytes") ? format_bytes(value.get<std::uint64_t>()) : value.dump();
@@ -116,23 +117,23 @@ figures_json table_of(const figures_json& rows) {
 
 /// Breaks lines at spaces, at most 100 characters each.
 std::string wrapped(std::string_view text, std::string_view indent) {
-  std::string out{indent};
+  std::string lines{indent};
   std::size_t column = 0;
   while (!text.empty()) {
     const std::size_t space = std::min(text.find(' '), text.size());
     if (column > 0 && column + 1 + space > 100) {
-      out.append("\n").append(indent);
+      lines.append("\n").append(indent);
       column = 0;
     }
     if (column > 0) {
-      out += ' ';
+      lines += ' ';
       ++column;
     }
-    out.append(text.substr(0, space));
+    lines.append(text.substr(0, space));
     column += space;
     text.remove_prefix(std::min(space + 1, text.size()));
   }
-  return out + "\n";
+  return lines + "\n";
 }
 
 class quiet_log {
@@ -148,12 +149,12 @@ class quiet_log {
 
 }  // namespace
 
-result<claims_report> run_claims(const options& with) {
-  const auto claims = asked_for(with.only);
+result<claims_report> run_claims(const options& options) {
+  const auto claims = asked_for(options.only);
   if (!claims) return claims.why();
   claim_setup setup;
-  setup.replay.seed = with.setup.seed;
-  setup.replay.lag_ns = with.setup.lag_ns;
+  setup.replay.seed = options.setup.seed;
+  setup.replay.lag_ns = options.setup.lag_ns;
   const auto paths = traces_in(bundled_traces_folder());
   if (!paths) return paths.why();
   for (const std::string& path : *paths) {
@@ -162,41 +163,41 @@ result<claims_report> run_claims(const options& with) {
     setup.bundled.push_back(*std::move(t));
   }
   claim_setup setup_on_card = setup;
-  setup_on_card.replay.device = with.setup.device;
-  setup_on_card.replay.cuda = with.setup.cuda;
-  if (with.setup.cuda) {
+  setup_on_card.replay.device = options.setup.device;
+  setup_on_card.replay.cuda = options.setup.cuda;
+  if (options.setup.cuda) {
     if (status can = try_card(setup_on_card); !can) return can;
   }
   // The experiments run into limits on purpose, so the allocator's warnings are dropped.
   const quiet_log no_lines;
   std::vector<findings> found(claims->size());
-  progress bar{claims->size(), with.quiet};
+  progress bar{claims->size(), options.quiet};
   const unsigned jobs =
-      with.setup.cuda ? 1 : with.jobs;  // experiments on a GPU run one after the other, alone on the card
-  status ran = run_parallel(claims->size(), jobs, [&](std::size_t i) -> status {
-    auto got = (*claims)[i].run(on_card((*claims)[i], with) ? setup_on_card : setup);
-    if (!got) return {got.code(), fmt::format("{}: {}", (*claims)[i].id, got.why().message())};
-    found[i] = *std::move(got);
-    bar.step((*claims)[i].id);
+      options.setup.cuda ? 1 : options.jobs;  // experiments on a GPU run one after the other, alone on the card
+  status ran = run_parallel(claims->size(), jobs, [&](std::size_t index) -> status {
+    auto got = (*claims)[index].run(on_card((*claims)[index], options) ? setup_on_card : setup);
+    if (!got) return {got.code(), fmt::format("{}: {}", (*claims)[index].id, got.why().message())};
+    found[index] = *std::move(got);
+    bar.step((*claims)[index].id);
     return {};
   });
   if (!ran) return ran;
 
   std::vector<framework_findings> by_frameworks;
-  for (const std::string& framework : with.frameworks) {
-    auto got = measure_with(framework, with);
+  for (const std::string& framework : options.frameworks) {
+    auto got = measure_with(framework, options);
     if (!got) return got.why();
     std::move(got->begin(), got->end(), std::back_inserter(by_frameworks));
   }
 
-  claims_report out;
+  claims_report report;
   figures_json list = figures_json::array();
   bool all_simulated = true;
   for (std::size_t i = 0; i < claims->size(); ++i) {
     const claim& each = (*claims)[i];
-    const std::string device = device_of(each, with);
-    all_simulated &= !on_card(each, with) || with.setup.cuda->info.simulated;
-    const std::string difference = on_card(each, with) ? fmt::format(" On {}: {}", device, each.on_card) : "";
+    const std::string device = device_of(each, options);
+    all_simulated &= !on_card(each, options) || options.setup.cuda->info.simulated;
+    const std::string difference = on_card(each, options) ? fmt::format(" On {}: {}", device, each.on_card) : "";
     list.push_back({{"id", each.id},
                     {"statement", each.statement},
                     {"source", each.source},
@@ -205,23 +206,28 @@ result<claims_report> run_claims(const options& with) {
                     {"expected", each.expected},
                     {"measured", found[i].measured},
                     {"verdict", to_string(found[i].outcome)},
-                    {"command", command_of(each, with)},
+                    {"command", command_of(each, options)},
                     {"figures", found[i].figures}});
-    out.table += fmt::format("{}: {}{}\n{}{}\n", each.id, to_string(found[i].outcome),
-                             with.setup.cuda ? fmt::format(" [{}]", device) : "", wrapped(each.statement, "  "),
-                             wrapped(found[i].measured, "    "));
-    for (const framework_findings& one : by_frameworks) {
-      if (one.id != each.id) continue;
-      list.back()["by_frameworks"].push_back(json_of(one));
-      out.table += fmt::format("  by {}, simulated: {}\n{}\n", one.name, to_string(one.found.outcome),
-                               wrapped(one.found.measured, "    "));
+    report.table += fmt::format("{}: {}{}\n{}{}\n", each.id, to_string(found[i].outcome),
+                                options.setup.cuda ? fmt::format(" [{}]", device) : "", wrapped(each.statement, "  "),
+                                wrapped(found[i].measured, "    "));
+    for (const framework_findings& framework_result : by_frameworks) {
+      if (framework_result.id != each.id) continue;
+      list.back()["by_frameworks"].push_back(json_of(framework_result));
+      report.table +=
+          fmt::format("  by {}, simulated: {}\n{}\n", framework_result.name, to_string(framework_result.found.outcome),
+                      wrapped(framework_result.found.measured, "    "));
     }
   }
-  out.table += fmt::format("{}, seed {}. --html shows figures, sources and set-ups; --only ID repeats one.\n",
-                           with.setup.cuda ? "Each on the device in brackets" : "All simulated", with.setup.seed);
-  const figures_json all{
-      {"schema", 1}, {"command", "claims"}, {"simulated", all_simulated}, {"seed", with.setup.seed}, {"claims", list}};
-  out.json = all.dump(2) + "\n";
+  report.table +=
+      fmt::format("{}, seed {}. --html shows figures, sources and set-ups; --only ID repeats one.\n",
+                  options.setup.cuda ? "Each on the device in brackets" : "All simulated", options.setup.seed);
+  const figures_json all{{"schema", 1},
+                         {"command", "claims"},
+                         {"simulated", all_simulated},
+                         {"seed", options.setup.seed},
+                         {"claims", list}};
+  report.json = all.dump(2) + "\n";
   for (figures_json& each : list) {
     each["table"] = table_of(each["figures"]);
     each.erase("figures");
@@ -235,15 +241,15 @@ result<claims_report> run_claims(const options& with) {
       {"title", "gpumem: what is claimed, measured"},
       {"subtitle",
        fmt::format("{}, seed {}.",
-                   with.setup.cuda ? fmt::format("Experiments about one card ran on cuda:{} ({}), the others "
-                                                 "on simulated devices",
-                                                 with.setup.cuda->info.ordinal, with.setup.cuda->info.name)
-                                   : "Every experiment ran on simulated devices",
-                   with.setup.seed)},
+                   options.setup.cuda ? fmt::format("Experiments about one card ran on cuda:{} ({}), the others "
+                                                    "on simulated devices",
+                                                    options.setup.cuda->info.ordinal, options.setup.cuda->info.name)
+                                      : "Every experiment ran on simulated devices",
+                   options.setup.seed)},
       {"made_by", "gpumem_bench claims " GPUMEM_VERSION_TEXT},
       {"claims", list}};
-  out.page_data = page.dump();
-  return out;
+  report.page_data = page.dump();
+  return report;
 }
 
 }  // namespace gpumem::bench

@@ -17,7 +17,7 @@ namespace gpumem::bench {
 using figures_json = nlohmann::ordered_json;
 
 enum class verdict : std::uint8_t { holds, does_not_hold, depends };
-std::string_view to_string(verdict v) noexcept;
+std::string_view to_string(verdict outcome) noexcept;
 
 struct findings {
   figures_json figures =
@@ -57,7 +57,7 @@ result<policy_row> plain_row(std::string_view text);
 result<std::vector<trace>> all_workloads(const claim_setup& setup);
 /// The smallest capacity above which all tried ones suffice, searched down from 2.5 times peak live in steps of 1 %.
 /// Empty if the largest does not suffice.
-result<std::optional<std::uint64_t>> smallest_capacity(const trace& t, const policy_row& row,
+result<std::optional<std::uint64_t>> smallest_capacity(const trace& recorded, const policy_row& row,
                                                        const replay_setup& setup);
 /// `holds` if all of `count` agree, `does_not_hold` if none does, else `depends`.
 verdict verdict_of(std::size_t agreeing, std::size_t count) noexcept;

@@ -49,14 +49,14 @@ struct tally {
 
 double exponential(random_numbers& random, double mean) { return -mean * std::log(1 - random.share()); }
 
-std::size_t pick_by_hand(rule by, const std::vector<job>& all, double now, random_numbers& random) {
+std::size_t pick_by_hand(rule selection, const std::vector<job>& all, double time_s, random_numbers& random) {
   std::array<std::size_t, cards> in_use{};
   for (const job& each : all) {
-    if (each.start_s <= now && now < each.end_s) ++in_use[each.card];
+    if (each.start_s <= time_s && time_s < each.end_s) ++in_use[each.card];
   }
   const auto fewest = static_cast<std::size_t>(std::min_element(in_use.begin(), in_use.end()) - in_use.begin());
-  if (by == rule::first_card) return 0;
-  if (by != rule::any_idle) return fewest;
+  if (selection == rule::first_card) return 0;
+  if (selection != rule::any_idle) return fewest;
   std::vector<std::size_t> idle;
   for (std::size_t i = 0; i < cards; ++i) {
     if (in_use[i] == in_use[fewest]) idle.push_back(i);
@@ -65,7 +65,7 @@ std::size_t pick_by_hand(rule by, const std::vector<job>& all, double now, rando
 }
 
 /// The choice of GPUMEM_DEVICES=auto, given the memory that shows as in use at this moment.
-status place_by_auto(const std::vector<job>& all, double now, job& into) {
+status place_by_auto(const std::vector<job>& all, double time_s, job& placed_job) {
   std::vector<card_state> visible(cards);
   for (std::size_t i = 0; i < cards; ++i) {
     visible[i].uuid = fmt::format("GPU-simulated-day-{}", i);
@@ -75,7 +75,7 @@ status place_by_auto(const std::vector<job>& all, double now, job& into) {
   std::vector<card_claim> leases;
   for (const job& each : all) {
     leases.insert(leases.end(), each.leases.begin(), each.leases.end());
-    if (each.start_s > now || now >= each.end_s) continue;
+    if (each.start_s > time_s || time_s >= each.end_s) continue;
     ++visible[each.card].processes;
     visible[each.card].free_bytes -= job_bytes;
   }
@@ -84,13 +84,14 @@ status place_by_auto(const std::vector<job>& all, double now, job& into) {
   asked.how = device_choice::kind::automatic;
   result<placement> placed = place_on_cards(asked, visible, false);
   if (!placed) return placed.why();
-  into.card = placed->cards[0];
-  into.leases.push_back({.uuid = std::string{bare_uuid(visible[into.card].uuid)}, .place = placed->places[0]});
+  placed_job.card = placed->cards[0];
+  placed_job.leases.push_back(
+      {.uuid = std::string{bare_uuid(visible[placed_job.card].uuid)}, .place = placed->places[0]});
   return {};
 }
 
 /// Simulates one day. Choices are made in order of time, and each rule gets the same random numbers.
-status simulate_day(rule by, std::uint64_t seed, tally& into) {
+status simulate_day(rule selection, std::uint64_t seed, tally& counts) {
   struct look {
     double at_s;
     double to_start;
@@ -99,51 +100,52 @@ status simulate_day(rule by, std::uint64_t seed, tally& into) {
   std::vector<look> looks;
   random_numbers random{seed};
   for (std::size_t user = 0; user < users; ++user) {
-    for (double now = exponential(random, pause_s); now < day_s;) {
-      const look next{now, exponential(random, to_start_s), exponential(random, job_s)};
+    for (double time_s = exponential(random, pause_s); time_s < day_s;) {
+      const look next{time_s, exponential(random, to_start_s), exponential(random, job_s)};
       looks.push_back(next);
-      now += next.to_start + next.length + exponential(random, pause_s);
+      time_s += next.to_start + next.length + exponential(random, pause_s);
     }
   }
-  std::sort(looks.begin(), looks.end(), [](const look& a, const look& b) { return a.at_s < b.at_s; });
+  std::sort(looks.begin(), looks.end(), [](const look& lhs, const look& rhs) { return lhs.at_s < rhs.at_s; });
   std::vector<job> all;
   for (const look& each : looks) {
     const double start = each.at_s + each.to_start;
     job next{each.at_s, start, start + each.length};
-    if (by == rule::automatic) {
+    if (selection == rule::automatic) {
       for (job& former : all) {
         if (former.end_s <= each.at_s) former.leases.clear();
       }
       if (status placed = place_by_auto(all, each.at_s, next); !placed) return placed;
     } else {
-      next.card = pick_by_hand(by, all, each.at_s, random);
+      next.card = pick_by_hand(selection, all, each.at_s, random);
     }
     all.push_back(std::move(next));
   }
   for (const job& each : all) {
-    std::array<std::size_t, cards> others{};
-    for (const job& other : all) {
-      if (&other != &each && other.start_s <= each.start_s && each.start_s < other.end_s) ++others[other.card];
+    std::array<std::size_t, cards> other_jobs{};
+    for (const job& candidate : all) {
+      if (&candidate != &each && candidate.start_s <= each.start_s && each.start_s < candidate.end_s)
+        ++other_jobs[candidate.card];
     }
-    ++into.jobs;
-    const bool another_was_idle = std::find(others.begin(), others.end(), std::size_t{0}) != others.end();
-    into.collisions += others[each.card] > 0 && another_was_idle ? 1U : 0U;
+    ++counts.jobs;
+    const bool another_was_idle = std::find(other_jobs.begin(), other_jobs.end(), std::size_t{0}) != other_jobs.end();
+    counts.collisions += other_jobs[each.card] > 0 && another_was_idle ? 1U : 0U;
   }
   return {};
 }
 
 result<findings> four_users(const claim_setup& setup) {
-  findings out;
+  findings found;
   std::array<tally, rules.size()> counted{};
   for (std::size_t i = 0; i < rules.size(); ++i) {
     for (std::uint64_t day = 0; day < days; ++day) {
       if (status simulated = simulate_day(rules[i].first, setup.replay.seed * 1000 + day, counted[i]); !simulated)
         return simulated;
     }
-    out.figures.push_back(
+    found.figures.push_back(
         {{"rule", rules[i].second}, {"days", days}, {"jobs", counted[i].jobs}, {"collisions", counted[i].collisions}});
   }
-  out.measured = fmt::format(
+  found.measured = fmt::format(
       "In {} days with {} jobs, {} started on a card in use though another was idle with the default, {} with the "
       "first that looks idle, {} "
       "with any that looks idle, {} with auto.",
@@ -151,8 +153,8 @@ result<findings> four_users(const claim_setup& setup) {
       counted[3].collisions);
   std::size_t fewer = 0;
   for (const std::size_t i : {0U, 1U, 2U}) fewer += counted[3].collisions < counted[i].collisions ? 1U : 0U;
-  out.outcome = verdict_of(fewer, 3);
-  return out;
+  found.outcome = verdict_of(fewer, 3);
+  return found;
 }
 
 }  // namespace

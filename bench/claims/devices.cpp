@@ -16,21 +16,21 @@ namespace {
 
 /// `count` cards of 80 GiB in one address space.
 std::vector<std::unique_ptr<sim_device>> cards(std::size_t count) {
-  std::vector<std::unique_ptr<sim_device>> out;
+  std::vector<std::unique_ptr<sim_device>> devices;
   for (std::size_t i = 0; i < count; ++i) {
     sim_config config;
     config.ordinal = static_cast<int>(i);
     config.first_address += i << 44;
     config.referee = false;
-    out.push_back(std::make_unique<sim_device>(config));
+    devices.push_back(std::make_unique<sim_device>(config));
   }
-  return out;
+  return devices;
 }
 
 result<findings> one_card_as_two(const claim_setup& setup) {
   const auto row = plain_row("multi_pool,pools=2GiB+2GiB");
   if (!row) return row.why();
-  findings out;
+  findings found;
   std::size_t ran = 0;
   std::size_t count = 0;
   for (const trace& t : setup.bundled) {
@@ -38,46 +38,47 @@ result<findings> one_card_as_two(const claim_setup& setup) {
     if (!got) return got.why();
     ++count;
     ran += got->outcome.oom || got->hazards.value_or(0) != 0 ? 0U : 1U;
-    out.figures.push_back({{"workload", t.name},
-                           {"peak_live_of_one_bytes", t.peak_live_bytes},
-                           {"peak_reserved_of_both_bytes", got->peak_reserved_bytes},
-                           {"out_of_memory", got->outcome.oom},
-                           {"hazards", got->hazards.value_or(0)}});
+    found.figures.push_back({{"workload", t.name},
+                             {"peak_live_of_one_bytes", t.peak_live_bytes},
+                             {"peak_reserved_of_both_bytes", got->peak_reserved_bytes},
+                             {"out_of_memory", got->outcome.oom},
+                             {"hazards", got->hazards.value_or(0)}});
   }
-  out.measured =
+  found.measured =
       fmt::format("{} of {} traces ran once on each of two logical devices of 2 GiB of the same card.", ran, count);
-  out.outcome = verdict_of(ran, count);
-  return out;
+  found.outcome = verdict_of(ran, count);
+  return found;
 }
 
 result<findings> splitting_costs(const claim_setup& setup) {
   const auto split = plain_row("multi_pool,pools=50%+50%");
   const auto shared = plain_row("growth,tenants=2");
   if (!split || !shared) return split ? shared.why() : split.why();
-  findings out;
+  findings found;
   std::size_t dearer = 0;
   double most = 0;
   double sum = 0;
   for (const trace& t : setup.bundled) {
     const auto two = measure_checked(t, *split, setup.replay);
-    const auto one = measure_checked(t, *shared, setup.replay);
-    if (!two || !one) return two ? one.why() : two.why();
-    const double ratio = static_cast<double>(two->peak_reserved_bytes) / static_cast<double>(one->peak_reserved_bytes);
-    dearer += two->peak_reserved_bytes > one->peak_reserved_bytes ? 1U : 0U;
+    const auto single = measure_checked(t, *shared, setup.replay);
+    if (!two || !single) return two ? single.why() : two.why();
+    const double ratio =
+        static_cast<double>(two->peak_reserved_bytes) / static_cast<double>(single->peak_reserved_bytes);
+    dearer += two->peak_reserved_bytes > single->peak_reserved_bytes ? 1U : 0U;
     most = std::max(most, ratio);
     sum += ratio;
-    out.figures.push_back({{"workload", t.name},
-                           {"peak_live_bytes", one->outcome.peak_live_bytes},
-                           {"two_pools_reserved_bytes", two->peak_reserved_bytes},
-                           {"one_pool_reserved_bytes", one->peak_reserved_bytes}});
+    found.figures.push_back({{"workload", t.name},
+                             {"peak_live_bytes", single->outcome.peak_live_bytes},
+                             {"two_pools_reserved_bytes", two->peak_reserved_bytes},
+                             {"one_pool_reserved_bytes", single->peak_reserved_bytes}});
   }
   const auto count = static_cast<double>(setup.bundled.size());
-  out.measured = fmt::format(
+  found.measured = fmt::format(
       "Two pools reserved more than one shared pool on {} of {} traces: {:.2f} times as much on average, {:.2f} "
       "at the most.",
       dearer, setup.bundled.size(), sum / count, most);
-  out.outcome = verdict_of(dearer, setup.bundled.size());
-  return out;
+  found.outcome = verdict_of(dearer, setup.bundled.size());
+  return found;
 }
 
 result<findings> visible_devices(const claim_setup& /*setup*/) {
@@ -98,13 +99,14 @@ result<findings> visible_devices(const claim_setup& /*setup*/) {
   for (std::size_t i = 0; i < machine.size(); ++i) machine[i].uuid = fmt::format("GPU-{}", "abcd"[i]);
   const auto row = plain_row("grab_all");
   if (!row) return row.why();
-  findings out;
+  findings found;
   std::size_t right = 0;
   for (const selection& each : selections) {
     const auto all = cards(4);
     std::vector<device*> visible;
-    for (const visible_card& one : visible_cards(machine, each.variable).cards) visible.push_back(all[one.card].get());
-    auto memory = allocator::open(visible, row->with);
+    for (const visible_card& selected : visible_cards(machine, each.variable).cards)
+      visible.push_back(all[selected.card].get());
+    auto memory = allocator::open(visible, row->config);
     if (memory) {
       for (const logical_device& of : (*memory)->devices()) {
         if (const auto got = (*memory)->try_allocate({.bytes = mib, .device = of.ordinal}); !got) return got.why();
@@ -119,18 +121,18 @@ result<findings> visible_devices(const claim_setup& /*setup*/) {
     }
     right += as_expected ? 1U : 0U;
     const std::string how = !each.variable ? "unset" : each.variable->empty() ? "empty" : *each.variable;
-    out.figures.push_back({{"visible", how},
-                           {"visible_count", each.seen.size()},
-                           {"opened", memory.ok()},
-                           {"taken_bytes", taken},
-                           {"message", memory ? "" : memory.why().message()}});
+    found.figures.push_back({{"visible", how},
+                             {"visible_count", each.seen.size()},
+                             {"opened", memory.ok()},
+                             {"taken_bytes", taken},
+                             {"message", memory ? "" : memory.why().message()}});
   }
-  out.measured = fmt::format(
+  found.measured = fmt::format(
       "For {} of {} values exactly the visible cards were taken from; with none visible there is an error that says "
       "so.",
       right, selections.size());
-  out.outcome = verdict_of(right, selections.size());
-  return out;
+  found.outcome = verdict_of(right, selections.size());
+  return found;
 }
 
 /// A training step whose batch is split over `towers` devices: each has all weights and gradients, and its share of the
@@ -139,7 +141,7 @@ result<findings> towers_split_the_batch(const claim_setup& setup) {
   constexpr std::uint64_t weights = 512 * mib;
   constexpr std::uint64_t activations = 6 * gib;
   constexpr unsigned layers = 16;
-  findings out;
+  findings found;
   for (const std::size_t towers : {1U, 2U, 4U}) {
     const auto all = cards(towers);
     std::vector<device*> devices;
@@ -147,13 +149,13 @@ result<findings> towers_split_the_batch(const claim_setup& setup) {
     for (const auto& each : all) devices.push_back(each.get());
     const auto row = plain_row("growth");
     if (!row) return row.why();
-    auto memory = allocator::open(devices, row->with);
+    auto memory = allocator::open(devices, row->config);
     if (!memory) return memory.why();
     random_numbers random{setup.replay.seed};
     status went;
-    const auto take = [&](std::uint64_t bytes, int device, std::vector<void*>& into) {
+    const auto take = [&](std::uint64_t bytes, int device, std::vector<void*>& taken) {
       auto got = (*memory)->try_allocate({.bytes = bytes, .device = device});
-      if (got) into.push_back(*got);
+      if (got) taken.push_back(*got);
       if (!got && went.ok()) went = got.why();
     };
     std::vector<void*> kept;
@@ -178,11 +180,15 @@ result<findings> towers_split_the_batch(const claim_setup& setup) {
       most = std::max(most, stats->peak_live_bytes);
       sum += stats->peak_reserved_bytes;
     }
-    out.figures.push_back({{"devices", towers}, {"most_live_on_one_bytes", most}, {"reserved_on_all_bytes", sum}});
+    found.figures.push_back({{"devices", towers}, {"most_live_on_one_bytes", most}, {"reserved_on_all_bytes", sum}});
   }
-  const auto live = [&](std::size_t i) { return out.figures[i]["most_live_on_one_bytes"].get<std::uint64_t>(); };
-  const auto reserved = [&](std::size_t i) { return out.figures[i]["reserved_on_all_bytes"].get<std::uint64_t>(); };
-  out.measured = fmt::format(
+  const auto live = [&](std::size_t index) {
+    return found.figures[index]["most_live_on_one_bytes"].get<std::uint64_t>();
+  };
+  const auto reserved = [&](std::size_t index) {
+    return found.figures[index]["reserved_on_all_bytes"].get<std::uint64_t>();
+  };
+  found.measured = fmt::format(
       "On one, two and four devices the fullest one holds {}, {} and {}; all together reserve {}, {} and {}: weights "
       "and gradients "
       "are there once a device.",
@@ -191,8 +197,8 @@ result<findings> towers_split_the_batch(const claim_setup& setup) {
   // Agrees if each doubling of the devices lowers the memory on one device, but by less than half.
   std::size_t agree = 0;
   for (const std::size_t i : {0U, 1U}) agree += live(i + 1) < live(i) && live(i + 1) > live(i) / 2 ? 1U : 0U;
-  out.outcome = verdict_of(agree, 2);
-  return out;
+  found.outcome = verdict_of(agree, 2);
+  return found;
 }
 
 }  // namespace

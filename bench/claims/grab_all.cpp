@@ -17,7 +17,7 @@ constexpr double nearly = 0.9;
 result<std::vector<experiment_card>> every_card(const claim_setup& setup) {
   constexpr std::array<std::pair<std::uint64_t, std::uint64_t>, 4> simulated{
       {{80 * gib, 0}, {40 * gib, 0}, {24 * gib, 6 * gib}, {8 * gib, 0}}};
-  std::vector<experiment_card> out;
+  std::vector<experiment_card> cards;
   for (std::size_t i = 0; i < (setup.replay.cuda ? 1 : simulated.size()); ++i) {
     sim_config config;
     config.ordinal = static_cast<int>(i);
@@ -27,9 +27,9 @@ result<std::vector<experiment_card>> every_card(const claim_setup& setup) {
     config.referee = false;
     auto opened = open_card(setup, config);
     if (!opened) return opened.why();
-    out.push_back(*std::move(opened));
+    cards.push_back(*std::move(opened));
   }
-  return out;
+  return cards;
 }
 
 result<findings> takes_every_device(const claim_setup& setup) {
@@ -37,10 +37,10 @@ result<findings> takes_every_device(const claim_setup& setup) {
   const auto row = plain_row("grab_all");
   if (!cards || !row) return cards ? row.why() : cards.why();
   std::vector<device*> devices;
-  for (const experiment_card& each : *cards) devices.push_back(each.on.get());
-  auto memory = allocator::open(devices, row->with);
+  for (const experiment_card& each : *cards) devices.push_back(each.gpu.get());
+  auto memory = allocator::open(devices, row->config);
   if (!memory) return memory.why();
-  findings out;
+  findings found;
   if (const auto got = (*memory)->try_allocate({.bytes = mib}); !got) return got.why();
   std::size_t nearly_all = 0;
   double least = 1;
@@ -50,18 +50,18 @@ result<findings> takes_every_device(const claim_setup& setup) {
     const double share = static_cast<double>(*taken) / static_cast<double>(each.free_bytes);
     nearly_all += share >= nearly ? 1U : 0U;
     least = std::min(least, share);
-    out.figures.push_back({{"device", each.on->info().ordinal},
-                           {"total_bytes", each.on->info().total_bytes},
-                           {"free_bytes", each.free_bytes},
-                           {"taken_by_first_use_bytes", *taken}});
+    found.figures.push_back({{"device", each.gpu->info().ordinal},
+                             {"total_bytes", each.gpu->info().total_bytes},
+                             {"free_bytes", each.free_bytes},
+                             {"taken_by_first_use_bytes", *taken}});
   }
-  out.measured = fmt::format(
+  found.measured = fmt::format(
       "One allocation of 1 MiB, on device {}: of {} {} {} gave at least {:.0f} % of what was free, and the least share "
       "is {:.1f} %, since what is left for the context and libraries weighs most on a small card.",
       devices[0]->info().ordinal, cards->size(), cards->size() == 1 ? "card" : "cards", nearly_all, nearly * 100,
       least * 100);
-  out.outcome = verdict_of(nearly_all, cards->size());
-  return out;
+  found.outcome = verdict_of(nearly_all, cards->size());
+  return found;
 }
 
 result<findings> fragments_less(const claim_setup& setup) {
@@ -70,48 +70,48 @@ result<findings> fragments_less(const claim_setup& setup) {
   const auto all = plain_row("grab_all");
   const auto growing = plain_row("growth:segments");
   if (!all || !growing) return all ? growing.why() : all.why();
-  findings out;
+  findings found;
   std::size_t less = 0;
   std::size_t same = 0;
   std::string exceptions;
   double most = 0;
   double sum = 0;
   for (const trace& t : *traces) {
-    const auto one = smallest_capacity(t, *all, setup.replay);
+    const auto single = smallest_capacity(t, *all, setup.replay);
     const auto several = smallest_capacity(t, *growing, setup.replay);
-    if (!one || !several) return one ? several.why() : one.why();
-    const std::uint64_t one_bytes = one->value_or(0);
+    if (!single || !several) return single ? several.why() : single.why();
+    const std::uint64_t one_bytes = single->value_or(0);
     const std::uint64_t several_bytes = several->value_or(0);
-    out.figures.push_back({{"workload", t.name},
-                           {"peak_live_bytes", t.peak_live_bytes},
-                           {"grab_all_needs_bytes", *one ? figures_json(one_bytes) : figures_json(nullptr)},
-                           {"growth_needs_bytes", *several ? figures_json(several_bytes) : figures_json(nullptr)}});
-    less += *one && (!*several || one_bytes < several_bytes) ? 1U : 0U;
-    if (*several && (!*one || several_bytes < one_bytes)) exceptions += (exceptions.empty() ? "" : ", ") + t.name;
-    same += *one == *several ? 1U : 0U;
-    if (!*one || !*several) continue;
+    found.figures.push_back({{"workload", t.name},
+                             {"peak_live_bytes", t.peak_live_bytes},
+                             {"grab_all_needs_bytes", *single ? figures_json(one_bytes) : figures_json(nullptr)},
+                             {"growth_needs_bytes", *several ? figures_json(several_bytes) : figures_json(nullptr)}});
+    less += *single && (!*several || one_bytes < several_bytes) ? 1U : 0U;
+    if (*several && (!*single || several_bytes < one_bytes)) exceptions += (exceptions.empty() ? "" : ", ") + t.name;
+    same += *single == *several ? 1U : 0U;
+    if (!*single || !*several) continue;
     const double more = static_cast<double>(several_bytes) / static_cast<double>(one_bytes) - 1;
     most = std::max(most, more);
     sum += more;
   }
-  out.measured = fmt::format(
+  found.measured = fmt::format(
       "grab_all needs less than growth:segments on {} of {} workloads and the same on {}; the latter needs {:.1f} % "
       "more on "
       "average, {:.1f} % at "
       "the most.{}",
       less, traces->size(), same, sum * 100 / static_cast<double>(traces->size()), most * 100,
       exceptions.empty() ? "" : " It needs less on " + exceptions + ".");
-  out.outcome = verdict_of(less, traces->size());
-  return out;
+  found.outcome = verdict_of(less, traces->size());
+  return found;
 }
 
 /// Starts two programs on one card, one after the other; each allocates 4 GiB.
 result<findings> second_program_fails(const claim_setup& setup) {
   constexpr std::uint64_t wanted = 4 * gib;
-  findings out;
+  findings found;
   std::size_t failed = 0;
   std::size_t cases = 0;
-  std::size_t others = 0;
+  std::size_t other_cases = 0;
   std::size_t others_done = 0;
   for (const std::uint64_t card_bytes : {24 * gib, 80 * gib}) {
     for (const std::string_view text : {"grab_all", "grab_all,limit=40%", "growth", "growth,limit=40%"}) {
@@ -122,33 +122,33 @@ result<findings> second_program_fails(const claim_setup& setup) {
         config.capacity_bytes = card_bytes;
         config.foreign_bytes = i == 0 ? 0 : holds[0];
         config.referee = false;
-        auto one = start_process(setup, config, text);
-        if (!one) continue;  // it cannot open its allocator, so it has no memory
-        while (got[i] < wanted && one->memory->try_allocate({.bytes = 256 * mib}).ok()) got[i] += 256 * mib;
-        const auto taken = one->card.taken_bytes();
+        auto program = start_process(setup, config, text);
+        if (!program) continue;  // it cannot open its allocator, so it has no memory
+        while (got[i] < wanted && program->memory->try_allocate({.bytes = 256 * mib}).ok()) got[i] += 256 * mib;
+        const auto taken = program->card.taken_bytes();
         if (!taken) return taken.why();
         holds[i] = *taken;
       }
       const bool by_default = text == "grab_all";
       const bool fails = got[0] == wanted && got[1] < wanted;
-      (by_default ? cases : others) += 1;
+      (by_default ? cases : other_cases) += 1;
       failed += by_default && fails ? 1U : 0U;
       others_done += !by_default && got[1] == wanted ? 1U : 0U;
-      out.figures.push_back({{"both", text},
-                             {"card_bytes", card_bytes},
-                             {"wanted_bytes", wanted},
-                             {"first_got_bytes", got[0]},
-                             {"first_holds_bytes", holds[0]},
-                             {"second_got_bytes", got[1]},
-                             {"second_holds_bytes", holds[1]}});
+      found.figures.push_back({{"both", text},
+                               {"card_bytes", card_bytes},
+                               {"wanted_bytes", wanted},
+                               {"first_got_bytes", got[0]},
+                               {"first_holds_bytes", holds[0]},
+                               {"second_got_bytes", got[1]},
+                               {"second_holds_bytes", holds[1]}});
     }
   }
-  out.measured = fmt::format(
+  found.measured = fmt::format(
       "With grab_all for both the second program failed in {} of {} cases. With a limit of 40 %, with growth, and with "
       "both it got all it wanted in {} of {}.",
-      failed, cases, others_done, others);
-  out.outcome = verdict_of(failed, cases);
-  return out;
+      failed, cases, others_done, other_cases);
+  found.outcome = verdict_of(failed, cases);
+  return found;
 }
 
 }  // namespace

@@ -14,13 +14,13 @@ namespace {
 
 constexpr std::uint64_t epochs = 8;
 
-result<std::vector<history_point>> memory_over(const trace& t, const policy_row& row, const claim_setup& setup) {
+result<std::vector<history_point>> memory_over(const trace& recorded, const policy_row& row, const claim_setup& setup) {
   if (setup.replay.cuda) {
-    auto got = measure_history_on_cuda(t, row, setup.replay);
+    auto got = measure_history_on_cuda(recorded, row, setup.replay);
     if (!got) return got.why();
     return std::move(got->points);
   }
-  auto got = measure_history(t, row, setup.replay);
+  auto got = measure_history(recorded, row, setup.replay);
   if (!got) return got.why();
   return std::move((*got)->points);
 }
@@ -32,34 +32,36 @@ result<findings> starts_small(const claim_setup& setup) {
   const auto got = memory_over(*t, *row, setup);
   if (!got) return got.why();
   const std::vector<history_point>& points = *got;
-  findings out;
+  findings found;
   std::uint64_t before = 0;
   std::size_t grown = 0;
-  const std::uint64_t first =
-      std::find_if(points.begin(), points.end(), [](const auto& p) { return p.reserved_bytes > 0; })->reserved_bytes;
+  const std::uint64_t first = std::find_if(points.begin(), points.end(), [](const auto& point) {
+                                return point.reserved_bytes > 0;
+                              })->reserved_bytes;
   for (std::uint64_t epoch = 1; epoch <= epochs; ++epoch) {
     const std::uint64_t end = t->ops.size() * epoch / epochs;
-    const auto last = std::prev(std::find_if(points.begin(), points.end(), [&](const auto& p) { return p.op >= end; }));
+    const auto last =
+        std::prev(std::find_if(points.begin(), points.end(), [&](const auto& point) { return point.op >= end; }));
     std::uint64_t least = UINT64_MAX;
     for (const history_point& p : points) {
       if (p.op * epochs / t->ops.size() == epoch - 1 && p.reserved_bytes > 0) least = std::min(least, p.reserved_bytes);
     }
     grown += last->reserved_bytes > before ? 1U : 0U;
-    out.figures.push_back({{"epoch", epoch},
-                           {"first_bytes", first},
-                           {"least_reserved_bytes", least},
-                           {"reserved_at_end_bytes", last->reserved_bytes},
-                           {"live_at_end_bytes", last->live_bytes}});
+    found.figures.push_back({{"epoch", epoch},
+                             {"first_bytes", first},
+                             {"least_reserved_bytes", least},
+                             {"reserved_at_end_bytes", last->reserved_bytes},
+                             {"live_at_end_bytes", last->live_bytes}});
     before = last->reserved_bytes;
   }
   bool shrank = false;
   for (std::size_t i = 1; i < points.size(); ++i) shrank |= points[i].reserved_bytes < points[i - 1].reserved_bytes;
   const double share = static_cast<double>(first) / static_cast<double>(before);
-  out.measured = fmt::format(
+  found.measured = fmt::format(
       "The first take is {} ({:.1f} % of the last state, {}); reserved grew in {} of {} epochs and {}.",
       format_bytes(first), share * 100, format_bytes(before), grown, epochs, shrank ? "shrank" : "never shrank");
-  out.outcome = verdict_of((share < 0.1 ? 1U : 0U) + (grown >= epochs / 2 ? 1U : 0U) + (shrank ? 0U : 1U), 3);
-  return out;
+  found.outcome = verdict_of((share < 0.1 ? 1U : 0U) + (grown >= epochs / 2 ? 1U : 0U) + (shrank ? 0U : 1U), 3);
+  return found;
 }
 
 struct way {
@@ -75,36 +77,36 @@ struct cost_of_way {
   bool oom = false;
 };
 
-result<cost_of_way> cost(const trace& t, const way& how, const replay_setup& setup) {
+result<cost_of_way> cost(const trace& recorded, const way& how, const replay_setup& setup) {
   const auto row = plain_row(how.row);
   if (!row) return row.why();
   sim_config config = setup.device;
   config.referee = false;
-  sim_device on{config};
+  sim_device gpu{config};
   memory_log log;
-  logged_device logged{on, log};
+  logged_device logged{gpu, log};
   device* const devices[]{&logged};
-  auto over = allocator::open(devices, row->with);
-  if (!over) return over.why();
-  replay_plan plan = plan_for(t, *row, setup);
+  auto memory = allocator::open(devices, row->config);
+  if (!memory) return memory.why();
+  replay_plan plan = plan_for(recorded, *row, setup);
   plan.log = &log;
   plan.trim_every = how.trim_every;
-  const auto outcome = replay_checked(plan, **over, on);
+  const auto outcome = replay_checked(plan, **memory, gpu);
   if (!outcome) return outcome.why();
-  cost_of_way out{.device_ns = on.in_calls_ns(), .oom = outcome->oom};
+  cost_of_way way_cost{.device_ns = gpu.in_calls_ns(), .oom = outcome->oom};
   std::uint64_t reserved = 0;
   auto event = log.events.begin();
   double sum = 0;
   for (std::uint64_t op = 0; op < outcome->ops; ++op) {
     for (; event != log.events.end() && event->op == op; ++event) {
-      if (event->what == memory_change::taken || event->what == memory_change::mapped) reserved += event->bytes;
-      if (event->what == memory_change::given_back) reserved -= event->bytes;
-      out.peak_reserved = std::max(out.peak_reserved, reserved);
+      if (event->change == memory_change::taken || event->change == memory_change::mapped) reserved += event->bytes;
+      if (event->change == memory_change::given_back) reserved -= event->bytes;
+      way_cost.peak_reserved = std::max(way_cost.peak_reserved, reserved);
     }
     sum += static_cast<double>(reserved);
   }
-  out.mean_reserved = sum / static_cast<double>(std::max<std::uint64_t>(outcome->ops, 1));
-  return out;
+  way_cost.mean_reserved = sum / static_cast<double>(std::max<std::uint64_t>(outcome->ops, 1));
+  return way_cost;
 }
 
 /// Whether `peak` is more than 1 % above `than`.
@@ -118,7 +120,7 @@ result<findings> releasing(const claim_setup& setup) {
                         {"caching", "caching", 0},
                         {"caching, trim every 1000 operations", "caching", 1000}};
   if (find_policy("expandable")) ways.push_back({"expandable", "expandable", 0});
-  findings out;
+  findings found;
   std::size_t cases = 0;
   std::size_t cases_worse = 0;
   double saved = 0;
@@ -129,11 +131,11 @@ result<findings> releasing(const claim_setup& setup) {
       const auto got = cost(t, each, setup.replay);
       if (!got) return got.why();
       costs.push_back(*got);
-      out.figures.push_back({{"workload", t.name},
-                             {"way", each.name},
-                             {"peak_reserved_bytes", got->peak_reserved},
-                             {"mean_reserved_bytes", static_cast<std::uint64_t>(got->mean_reserved)},
-                             {"device_us", got->device_ns / 1000}});
+      found.figures.push_back({{"workload", t.name},
+                               {"way", each.name},
+                               {"peak_reserved_bytes", got->peak_reserved},
+                               {"mean_reserved_bytes", static_cast<std::uint64_t>(got->mean_reserved)},
+                               {"device_us", got->device_ns / 1000}});
     }
     for (const std::size_t kept : {std::size_t{0}, std::size_t{2}}) {  // the same policy with and without trim
       ++cases;
@@ -143,12 +145,12 @@ result<findings> releasing(const claim_setup& setup) {
     }
   }
   const auto count = static_cast<double>(cases);
-  out.measured = fmt::format(
+  found.measured = fmt::format(
       "Giving idle segments back raised the peak of reserved by more than 1 % in {} of {} cases. It lowered what was "
       "reserved on average by {:.1f} % and multiplied the time in device calls by {:.1f}.",
       cases_worse, cases, saved * 100 / count, slower / count);
-  out.outcome = verdict_of(cases_worse, cases);
-  return out;
+  found.outcome = verdict_of(cases_worse, cases);
+  return found;
 }
 
 }  // namespace

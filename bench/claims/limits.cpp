@@ -31,7 +31,7 @@ sim_config card_with(std::uint64_t foreign_bytes) {
 }
 
 result<findings> leaves_the_rest(const claim_setup& setup) {
-  findings out;
+  findings found;
   std::size_t kept = 0;
   const std::array<std::string_view, 4> rows{"grab_all,limit=30%", "growth,limit=30%", "caching,limit=30%",
                                              "grab_all,limit=70%"};
@@ -51,23 +51,23 @@ result<findings> leaves_the_rest(const claim_setup& setup) {
     if (!rest) return rest.why();
     const std::uint64_t free = first->card.free_bytes;
     kept += *used <= limit && *rest + *used + 512 * mib >= free ? 1U : 0U;
-    out.figures.push_back({{"first", text},
-                           {"limit_bytes", limit},
-                           {"first_holds_bytes", *used},
-                           {"first_allocated_bytes", allocated},
-                           {"second_holds_bytes", *rest},
-                           {"free_at_start_bytes", free}});
+    found.figures.push_back({{"first", text},
+                             {"limit_bytes", limit},
+                             {"first_holds_bytes", *used},
+                             {"first_allocated_bytes", allocated},
+                             {"second_holds_bytes", *rest},
+                             {"free_at_start_bytes", free}});
   }
-  out.measured = fmt::format(
+  found.measured = fmt::format(
       "In {} of {} cases the first program ended at its share, to the byte, and a second one got the rest, but for "
       "512 MiB at the most.",
       kept, rows.size());
-  out.outcome = verdict_of(kept, rows.size());
-  return out;
+  found.outcome = verdict_of(kept, rows.size());
+  return found;
 }
 
 result<findings> one_nth_each(const claim_setup& setup) {
-  findings out;
+  findings found;
   std::size_t cases = 0;
   std::size_t all_fit = 0;
   for (const std::size_t count : {2U, 4U, 8U}) {
@@ -96,38 +96,38 @@ result<findings> one_nth_each(const claim_setup& setup) {
       }
       ++cases;
       all_fit += whole == count ? 1U : 0U;
-      out.figures.push_back({{"processes", count},
-                             {"fraction_of", of},
-                             {"started", started},
-                             {"got_all_they_asked", whole},
-                             {"least_bytes", least},
-                             {"most_bytes", most},
-                             {"card_bytes", card_bytes},
-                             {"context_bytes", context_bytes}});
+      found.figures.push_back({{"processes", count},
+                               {"fraction_of", of},
+                               {"started", started},
+                               {"got_all_they_asked", whole},
+                               {"least_bytes", least},
+                               {"most_bytes", most},
+                               {"card_bytes", card_bytes},
+                               {"context_bytes", context_bytes}});
     }
   }
-  const auto fitting = [&](std::string_view of) {
-    return std::count_if(out.figures.begin(), out.figures.end(), [&](const figures_json& row) {
-      return row["fraction_of"] == of && row["got_all_they_asked"] == row["processes"];
+  const auto fitting = [&](std::string_view fraction) {
+    return std::count_if(found.figures.begin(), found.figures.end(), [&](const figures_json& row) {
+      return row["fraction_of"] == fraction && row["got_all_they_asked"] == row["processes"];
     });
   };
-  const figures_json& last = out.figures.back();
-  out.measured = fmt::format(
+  const figures_json& last = found.figures.back();
+  found.measured = fmt::format(
       "All got all of their share in {} of 3 cases with a share of the total, where every process brings a context of "
       "{} as well, and "
       "in {} of 3 with a share of what is free; there, of 8 processes, the largest share is {} and the smallest {}.",
       fitting("total"), format_bytes(context_bytes), fitting("free"),
       format_bytes(last["most_bytes"].get<std::uint64_t>()), format_bytes(last["least_bytes"].get<std::uint64_t>()));
-  out.outcome = verdict_of(all_fit, cases);
-  return out;
+  found.outcome = verdict_of(all_fit, cases);
+  return found;
 }
 
 /// Allocates `bytes` from the driver, as libraries do, outside the allocator. Charges an active account first, as the
 /// preload library does for such calls. 0 if the account or the card refuses.
-result<std::uint64_t> allocate_outside(process& of, preload::ledger& account, std::uint64_t bytes,
+result<std::uint64_t> allocate_outside(process& owner, preload::process_budget& account, std::uint64_t bytes,
                                        std::vector<address>& segments) {
   if (account.active() && !account.charge(bytes)) return std::uint64_t{0};
-  const result<address> got = of.card.on->alloc(bytes);
+  const result<address> got = owner.card.gpu->alloc(bytes);
   if (!got && got.code() != errc::out_of_memory) return got.why();
   if (got) segments.push_back(*got);
   if (!got && account.active()) account.refund(bytes);
@@ -138,25 +138,25 @@ result<std::uint64_t> allocate_outside(process& of, preload::ledger& account, st
 /// is full.
 status with_a_share(const claim_setup& setup, unsigned percent, std::string_view scope, figures_json& rows) {
   const std::string text = fmt::format("growth,limit={}%,limit_scope={},headroom={}", percent, scope, headroom_bytes);
-  auto one = start_process(setup, card_with(context_bytes), text);
-  if (!one) return one.why();
-  const std::uint64_t limit = one->memory->devices()[0].limit_bytes;
+  auto started = start_process(setup, card_with(context_bytes), text);
+  if (!started) return started.why();
+  const std::uint64_t limit = started->memory->devices()[0].limit_bytes;
   const auto context =
-      one->card.simulated != nullptr ? result<std::uint64_t>{context_bytes} : one->card.context_bytes();
+      started->card.simulated != nullptr ? result<std::uint64_t>{context_bytes} : started->card.context_bytes();
   if (!context) return context.why();
-  preload::ledger account;
+  preload::process_budget account;
   if (scope == "process") {
-    if (status open = account.open(one->memory.get(), limit, headroom_bytes, *context, nullptr); !open) return open;
+    if (status open = account.open(started->memory.get(), limit, headroom_bytes, *context, nullptr); !open) return open;
   }
   std::vector<address> segments;
-  const auto before = allocate_outside(*one, account, sized_for(one->card, libraries_bytes), segments);
+  const auto before = allocate_outside(*started, account, sized_for(started->card, libraries_bytes), segments);
   if (!before) return before.why();
-  while (one->memory->try_allocate({.bytes = 16 * mib}).ok()) {
+  while (started->memory->try_allocate({.bytes = 16 * mib}).ok()) {
   }
-  const auto later = allocate_outside(*one, account, 256 * mib, segments);
-  const auto taken = one->card.taken_bytes();
-  const auto stats = one->memory->stats(0);
-  for (const address each : segments) static_cast<void>(one->card.on->free(each));
+  const auto later = allocate_outside(*started, account, 256 * mib, segments);
+  const auto taken = started->card.taken_bytes();
+  const auto stats = started->memory->stats(0);
+  for (const address each : segments) static_cast<void>(started->card.gpu->free(each));
   if (!later) return later.why();
   if (!taken || !stats) return taken ? stats.why() : taken.why();
   rows.push_back({{"fraction_percent", percent},
@@ -171,33 +171,33 @@ status with_a_share(const claim_setup& setup, unsigned percent, std::string_view
 }
 
 result<findings> fraction_is_exceeded(const claim_setup& setup) {
-  findings out;
+  findings found;
   std::size_t exceeded = 0;
   std::size_t within = 0;
   constexpr std::array<unsigned, 3> shares{10, 30, 50};
   for (const unsigned percent : shares) {
     for (const std::string_view scope : {"pool", "process"}) {
-      if (status done = with_a_share(setup, percent, scope, out.figures); !done) return done;
-      const figures_json& row = out.figures.back();
-      const bool over = row["process_bytes"].get<std::uint64_t>() > row["limit_bytes"].get<std::uint64_t>();
-      exceeded += scope == "pool" && over ? 1U : 0U;
-      within += scope == "process" && !over ? 1U : 0U;
+      if (status done = with_a_share(setup, percent, scope, found.figures); !done) return done;
+      const figures_json& row = found.figures.back();
+      const bool exceeds = row["process_bytes"].get<std::uint64_t>() > row["limit_bytes"].get<std::uint64_t>();
+      exceeded += scope == "pool" && exceeds ? 1U : 0U;
+      within += scope == "process" && !exceeds ? 1U : 0U;
     }
   }
-  const figures_json& last = out.figures[out.figures.size() - 2];
-  out.measured = fmt::format(
+  const figures_json& last = found.figures[found.figures.size() - 2];
+  found.measured = fmt::format(
       "TensorFlow's way, which GPUMEM_LIMIT_SCOPE=pool is, the process exceeded its share in {} of {} cases, with {} "
       "of "
       "a limit of {} in the last. Under GPUMEM_LIMIT_SCOPE=process it stayed within in {} of {}: library allocations "
       "outside the pool are refused if they do not fit.",
       exceeded, shares.size(), format_bytes(last["process_bytes"].get<std::uint64_t>()),
       format_bytes(last["limit_bytes"].get<std::uint64_t>()), within, shares.size());
-  out.outcome = verdict_of(exceeded, shares.size());
-  return out;
+  found.outcome = verdict_of(exceeded, shares.size());
+  return found;
 }
 
 result<findings> byte_limit(const claim_setup& setup) {
-  findings out;
+  findings found;
   std::size_t kept = 0;
   constexpr std::array<std::string_view, 4> policies{"growth", "caching", "grab_all", "hard_cap"};
   for (const std::string_view policy : policies) {
@@ -205,8 +205,8 @@ result<findings> byte_limit(const claim_setup& setup) {
     if (!card) return card.why();
     const std::uint64_t limit = sized_for(*card, 4 * gib);
     const std::string text = fmt::format("{},limit={}", policy, limit);
-    auto one = start_process(setup, card_with(0), text);
-    if (!one) return one.why();
+    auto started = start_process(setup, card_with(0), text);
+    if (!started) return started.why();
     random_numbers random{setup.replay.seed};
     std::vector<void*> blocks;
     std::size_t refused = 0;
@@ -215,8 +215,8 @@ result<findings> byte_limit(const claim_setup& setup) {
     std::uint64_t most = 0;
     for (int i = 0; i < 20'000; ++i) {
       oom_report why;
-      const auto got = one->memory->try_allocate({.bytes = 1 + random.below(64 * mib)}, &why);
-      const auto taken = one->card.taken_bytes();
+      const auto got = started->memory->try_allocate({.bytes = 1 + random.below(64 * mib)}, &why);
+      const auto taken = started->card.taken_bytes();
       if (!taken) return taken.why();
       if (first == 0) first = *taken;
       most = std::max(most, *taken);
@@ -230,26 +230,26 @@ result<findings> byte_limit(const claim_setup& setup) {
       }
       if (blocks.empty()) continue;
       std::swap(blocks[random.below(blocks.size())], blocks.back());
-      one->memory->deallocate(blocks.back());
+      started->memory->deallocate(blocks.back());
       blocks.pop_back();
     }
-    if (one->card.simulated != nullptr)
-      most = one->card.simulated->peak_used_bytes();  // includes peaks within a request
+    if (started->card.simulated != nullptr)
+      most = started->card.simulated->peak_used_bytes();  // includes peaks within a request
     kept += most <= limit && refused > 0 && refused == for_the_limit ? 1U : 0U;
-    out.figures.push_back({{"policy", policy},
-                           {"limit_bytes", limit},
-                           {"first_taken_bytes", first},
-                           {"most_taken_bytes", most},
-                           {"requests_refused", refused},
-                           {"refused_for_limit_or_fragmentation", for_the_limit}});
+    found.figures.push_back({{"policy", policy},
+                             {"limit_bytes", limit},
+                             {"first_taken_bytes", first},
+                             {"most_taken_bytes", most},
+                             {"requests_refused", refused},
+                             {"refused_for_limit_or_fragmentation", for_the_limit}});
   }
-  out.measured = fmt::format(
+  found.measured = fmt::format(
       "In 20,000 requests of up to 64 MiB, {} of {} policies never took a byte over {} and refused with the limit, or "
       "what is free in pieces, as the cause. growth with the limit began with {}.",
-      kept, policies.size(), format_bytes(out.figures[0]["limit_bytes"].get<std::uint64_t>()),
-      format_bytes(out.figures[0]["first_taken_bytes"].get<std::uint64_t>()));
-  out.outcome = verdict_of(kept, policies.size());
-  return out;
+      kept, policies.size(), format_bytes(found.figures[0]["limit_bytes"].get<std::uint64_t>()),
+      format_bytes(found.figures[0]["first_taken_bytes"].get<std::uint64_t>()));
+  found.outcome = verdict_of(kept, policies.size());
+  return found;
 }
 
 }  // namespace

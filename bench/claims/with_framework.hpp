@@ -16,10 +16,10 @@ struct framework_findings {
   findings found;
 };
 
-/// Runs the claims of `with.only` that apply to `framework`, one of `with.frameworks`. Takes minutes. `unsupported`,
-/// with what to install, if Python, the framework, `gpumem` or the libraries of CUDA 12 are missing.
-result<std::vector<framework_findings>> measure_with(const std::string& framework, const options& with);
+/// Runs the claims of `options.only` that apply to `framework`, one of `options.frameworks`. Takes minutes.
+/// `unsupported`, with what to install, if Python, the framework, `gpumem` or the libraries of CUDA 12 are missing.
+result<std::vector<framework_findings>> measure_with(const std::string& framework, const options& options);
 
-figures_json json_of(const framework_findings& of);
+figures_json json_of(const framework_findings& finding);
 
 }  // namespace gpumem::bench

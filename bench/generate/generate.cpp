@@ -35,9 +35,9 @@ trace serve(std::uint64_t ops, random_numbers& random) {
   return made;
 }
 
-result<std::vector<trace>> load_recordings(const std::vector<std::string>& from) {
+result<std::vector<trace>> load_recordings(const std::vector<std::string>& sources) {
   std::vector<std::string> paths;
-  for (const std::string& each : from.empty() ? std::vector{bundled_traces_folder()} : from) {
+  for (const std::string& each : sources.empty() ? std::vector{bundled_traces_folder()} : sources) {
     std::error_code ignored;
     if (!std::filesystem::is_directory(each, ignored)) {
       paths.push_back(each);
@@ -47,13 +47,13 @@ result<std::vector<trace>> load_recordings(const std::vector<std::string>& from)
     if (!inside) return inside.why();
     paths.insert(paths.end(), inside->begin(), inside->end());
   }
-  std::vector<trace> out;
+  std::vector<trace> recordings;
   for (const std::string& path : paths) {
     auto t = load_trace(path);
     if (!t) return t.why();
-    out.push_back(*std::move(t));
+    recordings.push_back(*std::move(t));
   }
-  return out;
+  return recordings;
 }
 
 /// The part before the first `-` is the kind. The number follows it, so that names sort by kind.
@@ -82,17 +82,18 @@ trace generate_trace(std::uint64_t seed, std::uint64_t number, std::uint64_t ops
   return made;
 }
 
-status generate(const generate_options& with) {
-  const auto recordings = load_recordings(with.recordings);
+status generate(const generate_options& options) {
+  const auto recordings = load_recordings(options.recordings);
   if (!recordings) return recordings.why();
   std::error_code why;
-  std::filesystem::create_directories(with.folder, why);
+  std::filesystem::create_directories(options.folder, why);
   if (why)
-    return {errc::bad_setting, fmt::format("{}: cannot be made: {}", printable(with.folder, 4096), why.message())};
-  progress bar{with.count, with.quiet};
-  return run_parallel(with.count, with.jobs, [&](std::size_t i) -> status {
-    const trace made = generate_trace(with.seed, i + 1, with.ops, *recordings);
-    if (status written = write_trace(fmt::format("{}/{}{}", with.folder, made.name, with.ending), made); !written) {
+    return {errc::bad_setting, fmt::format("{}: cannot be made: {}", printable(options.folder, 4096), why.message())};
+  progress bar{options.count, options.quiet};
+  return run_parallel(options.count, options.jobs, [&](std::size_t index) -> status {
+    const trace made = generate_trace(options.seed, index + 1, options.ops, *recordings);
+    if (status written = write_trace(fmt::format("{}/{}{}", options.folder, made.name, options.ending), made);
+        !written) {
       return written;
     }
     bar.step(made.name);
@@ -100,35 +101,36 @@ status generate(const generate_options& with) {
   });
 }
 
-void add_generate_options(CLI::App& app, generate_options& with) {
+void add_generate_options(CLI::App& app, generate_options& options) {
   app.footer("Example: gpumem_bench generate -o traces --count 200 --seed 7");
-  app.add_option("-o,--output", with.folder, "they go here")->type_name("FOLDER")->required();
-  app.add_option("--count", with.count, "how many (1000)")
+  app.add_option("-o,--output", options.folder, "they go here")->type_name("FOLDER")->required();
+  app.add_option("--count", options.count, "how many (1000)")
       ->type_name("N")
       ->check(CLI::Range(std::uint64_t{1}, most_traces));
-  app.add_option("--seed", with.seed, "the same seed gives the same traces (1)")->type_name("N");
-  app.add_option("--ops", with.ops, "operations of each, about (4000)")
+  app.add_option("--seed", options.seed, "the same seed gives the same traces (1)")->type_name("N");
+  app.add_option("--ops", options.ops, "operations of each, about (4000)")
       ->type_name("N")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{100'000'000}));
-  app.add_option("--from", with.recordings, "recordings to vary: files and folders (the bundled traces)")
+  app.add_option("--from", options.recordings, "recordings to vary: files and folders (the bundled traces)")
       ->type_name("F");
-  app.add_option("--format", with.ending, "gmtrace or csv.gz")->check(CLI::IsMember({"gmtrace", "csv.gz", ".gmtrace"}));
-  app.add_option("-j,--jobs", with.jobs, "at once (as many as there are cores)")->check(CLI::Range(1U, 1024U));
-  app.add_flag("--quiet", with.quiet, "no progress bar");
+  app.add_option("--format", options.ending, "gmtrace or csv.gz")
+      ->check(CLI::IsMember({"gmtrace", "csv.gz", ".gmtrace"}));
+  app.add_option("-j,--jobs", options.jobs, "at once (as many as there are cores)")->check(CLI::Range(1U, 1024U));
+  app.add_flag("--quiet", options.quiet, "no progress bar");
 }
 
 int generate_main(std::vector<std::string> arguments) {
-  generate_options with;
-  with.jobs = std::max(1U, std::thread::hardware_concurrency());
+  generate_options options;
+  options.jobs = std::max(1U, std::thread::hardware_concurrency());
   CLI::App app{"Traces from a seed: steps of networks of many shapes, variations of recorded programs, serving.",
                "gpumem_bench generate"};
-  add_generate_options(app, with);
+  add_generate_options(app, options);
   std::reverse(arguments.begin(), arguments.end());
   status made;
   try {
     app.parse(arguments);
-    if (!with.ending.starts_with('.')) with.ending.insert(0, ".");
-    made = generate(with);
+    if (!options.ending.starts_with('.')) options.ending.insert(0, ".");
+    made = generate(options);
   } catch (const CLI::CallForHelp&) {
     return print_out(app.help()).ok() ? 0 : 2;
   } catch (const CLI::Error& wrong) {

@@ -32,10 +32,10 @@ struct generate_options {
 trace generate_trace(std::uint64_t seed, std::uint64_t number, std::uint64_t ops, const std::vector<trace>& recordings);
 
 /// Generates all traces, each written whole or not at all. Replaces existing files of the same names.
-status generate(const generate_options& with);
+status generate(const generate_options& options);
 
 /// Declares the options of `generate`.
-void add_generate_options(CLI::App& app, generate_options& into);
+void add_generate_options(CLI::App& app, generate_options& options);
 
 /// Runs `gpumem_bench generate`: exit status 0, or 2.
 int generate_main(std::vector<std::string> arguments);

@@ -42,64 +42,64 @@ struct window {
   std::vector<bool> freed;          ///< by operation: an allocation that the window frees
 };
 
-window cut(const trace& of, std::uint64_t ops, random_numbers& random) {
-  window out;
-  out.begin = of.ops.size() > ops ? random.below(of.ops.size() - ops) : 0;
-  out.end = std::min<std::size_t>(of.ops.size(), out.begin + ops);
-  out.live.resize(of.slots);
-  for (std::size_t i = 0; i < out.begin; ++i) {
-    out.live[of.ops[i].slot] = of.ops[i].kind == op_kind::free ? 0 : of.ops[i].bytes;
+window cut(const trace& recorded, std::uint64_t ops, random_numbers& random) {
+  window piece;
+  piece.begin = recorded.ops.size() > ops ? random.below(recorded.ops.size() - ops) : 0;
+  piece.end = std::min<std::size_t>(recorded.ops.size(), piece.begin + ops);
+  piece.live.resize(recorded.slots);
+  for (std::size_t i = 0; i < piece.begin; ++i) {
+    piece.live[recorded.ops[i].slot] = recorded.ops[i].kind == op_kind::free ? 0 : recorded.ops[i].bytes;
   }
-  out.freed.resize(out.end - out.begin);
-  std::vector<std::size_t> made(of.slots, SIZE_MAX);
-  for (std::size_t i = out.begin; i < out.end; ++i) {
-    const trace_op& op = of.ops[i];
+  piece.freed.resize(piece.end - piece.begin);
+  std::vector<std::size_t> made(recorded.slots, SIZE_MAX);
+  for (std::size_t i = piece.begin; i < piece.end; ++i) {
+    const trace_op& op = recorded.ops[i];
     if (op.kind == op_kind::allocate) {
-      made[op.slot] = i - out.begin;
+      made[op.slot] = i - piece.begin;
     } else if (made[op.slot] != SIZE_MAX) {
-      out.freed[made[op.slot]] = true;
+      piece.freed[made[op.slot]] = true;
       made[op.slot] = SIZE_MAX;
     }
   }
-  return out;
+  return piece;
 }
 
-std::uint64_t scaled(std::uint64_t bytes, double by) {
-  return std::max<std::uint64_t>(static_cast<std::uint64_t>(static_cast<double>(bytes) * by) / 4 * 4, 4);
+std::uint64_t scaled(std::uint64_t bytes, double factor) {
+  return std::max<std::uint64_t>(static_cast<std::uint64_t>(static_cast<double>(bytes) * factor) / 4 * 4, 4);
 }
 
-trace replayed(const trace& of, const window& in, const factors& by) {
-  trace_builder out{by.data ? 2U : 1U};
-  const double stays = by.width * by.width / by.shards;
-  const double passes = by.batch * by.width / by.shards;
-  std::vector<std::uint32_t> slot_of(of.slots, none);
-  for (std::uint32_t slot = 0; slot < in.live.size(); ++slot) {
-    if (in.live[slot] == 0) continue;
-    slot_of[slot] = out.allocate(scaled(in.live[slot], stays));
-    for (int k = 0; k < by.states; ++k) out.allocate(scaled(in.live[slot], stays));
+trace replayed(const trace& recorded, const window& piece, const factors& scale) {
+  trace_builder builder{scale.data ? 2U : 1U};
+  const double stays = scale.width * scale.width / scale.shards;
+  const double passes = scale.batch * scale.width / scale.shards;
+  std::vector<std::uint32_t> slot_of(recorded.slots, none);
+  for (std::uint32_t slot = 0; slot < piece.live.size(); ++slot) {
+    if (piece.live[slot] == 0) continue;
+    slot_of[slot] = builder.allocate(scaled(piece.live[slot], stays));
+    for (int k = 0; k < scale.states; ++k) builder.allocate(scaled(piece.live[slot], stays));
   }
   std::uint64_t frees = 0;
-  for (std::size_t i = in.begin; i < in.end; ++i) {
-    const trace_op& op = of.ops[i];
+  for (std::size_t i = piece.begin; i < piece.end; ++i) {
+    const trace_op& op = recorded.ops[i];
     if (op.kind == op_kind::allocate) {
-      slot_of[op.slot] = out.allocate(scaled(op.bytes, in.freed[i - in.begin] ? passes : stays));
+      slot_of[op.slot] = builder.allocate(scaled(op.bytes, piece.freed[i - piece.begin] ? passes : stays));
     } else if (slot_of[op.slot] != none) {
-      const bool elsewhere = by.data && op.bytes >= 65536 && ++frees % 16 == 0;
-      out.free(slot_of[op.slot], elsewhere ? 1 : 0);
+      const bool elsewhere = scale.data && op.bytes >= 65536 && ++frees % 16 == 0;
+      builder.free(slot_of[op.slot], elsewhere ? 1 : 0);
       slot_of[op.slot] = none;
     }
   }
-  return std::move(out).done(fmt::format("{}-b{:g}-w{:g}-{}states-{}{}", of.name, by.batch, by.width, by.states,
-                                         by.data ? "data" : "one",
-                                         by.shards == 1 ? "" : fmt::format("-tensor{}", by.shards)));
+  return std::move(builder).done(fmt::format("{}-b{:g}-w{:g}-{}states-{}{}", recorded.name, scale.batch, scale.width,
+                                             scale.states, scale.data ? "data" : "one",
+                                             scale.shards == 1 ? "" : fmt::format("-tensor{}", scale.shards)));
 }
 
 }  // namespace
 
 trace vary(const trace& recorded, std::uint64_t ops, random_numbers& random) {
   for (;;) {
-    const factors by = draw_factors(random);
-    trace made = replayed(recorded, cut(recorded, ops, random), by);
+    const factors scale = draw_factors(random);
+    trace made = replayed(recorded, cut(recorded, ops, random), scale);
     if (made.peak_live_bytes <= most_bytes) return made;
   }
 }

@@ -5,17 +5,17 @@
 namespace gpumem::bench {
 namespace {
 
-std::string replaced(std::string_view text, char what, std::string_view with) {
-  std::string out;
-  out.reserve(text.size());
+std::string replaced(std::string_view text, char search, std::string_view replacement) {
+  std::string result_text;
+  result_text.reserve(text.size());
   for (const char c : text) {
-    if (c == what) {
-      out.append(with);
+    if (c == search) {
+      result_text.append(replacement);
     } else {
-      out += c;
+      result_text += c;
     }
   }
-  return out;
+  return result_text;
 }
 
 /// In JSON `<` stands in strings only; as an escape it cannot end the script element.
@@ -24,19 +24,19 @@ std::string in_text(std::string_view text) { return replaced(replaced(text, '&',
 
 /// Removes the last line of a minified file if it names a source map, which is not embedded.
 std::string_view without_source_map(std::string_view text) {
-  const std::size_t at = text.rfind("sourceMappingURL");
-  return at == std::string_view::npos ? text : text.substr(0, text.rfind('\n', at));
+  const std::size_t position = text.rfind("sourceMappingURL");
+  return position == std::string_view::npos ? text : text.substr(0, text.rfind('\n', position));
 }
 
 /// Joins style, body, data and script of a report into one text.
 std::string page_of(std::string_view body, std::string_view data_json, std::string_view script) {
-  std::string out =
+  std::string html =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
       "script-src 'unsafe-inline'; img-src data:\">\n"
       "<link rel=\"icon\" href=\"data:,\">\n<title>gpumem</title>\n<style>\n";
-  const auto add = [&out](std::string_view text) { out.append(text).append("\n"); };
+  const auto add = [&html](std::string_view text) { html.append(text).append("\n"); };
   add(without_source_map(parts::charts_style));
   add(parts::style);
   add("</style>\n</head>\n<body>");
@@ -51,7 +51,7 @@ std::string page_of(std::string_view body, std::string_view data_json, std::stri
   add("</script>\n<script>");
   add(script);
   add("</script>\n</body>\n</html>");
-  return out;
+  return html;
 }
 
 }  // namespace

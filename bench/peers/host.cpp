@@ -28,9 +28,9 @@ std::string how_it_ended(int ended) {
   return fmt::format("a pass ended with status {}", WEXITSTATUS(ended));
 }
 
-bool send(int to, std::string_view text) {
+bool send(int descriptor, std::string_view text) {
   while (!text.empty()) {
-    const ssize_t n = ::write(to, text.data(), text.size());
+    const ssize_t n = ::write(descriptor, text.data(), text.size());
     if (n < 0 && errno != EINTR) return false;
     if (n > 0) text.remove_prefix(static_cast<std::size_t>(n));
   }
@@ -83,35 +83,36 @@ struct question {
   replay_setup setup;
 };
 
-json checked(const question& q) {
+json checked(const question& query) {
   return run_in_child([&]() -> json {
-    const auto got = bench::measure_checked(q.recorded, q.row, q.setup);
+    const auto got = bench::measure_checked(query.recorded, query.row, query.setup);
     return got ? json_of(*got) : failed(got.why().message());
   });
 }
 
-json times(const question& q) {
+json times(const question& query) {
   json failure;
   const auto once = [&](const std::function<result<std::optional<double>>()>& pass) -> result<std::optional<double>> {
     const json got = number_in_child(pass);
     if (got.contains("value")) return number_of(got["value"]);
     return status{errc::device_error, got.value("failed", "")};
   };
-  const auto host = median_of_three([&] { return once([&] { return measure_pass(q.recorded, q.row, q.setup); }); });
+  const auto host =
+      median_of_three([&] { return once([&] { return measure_pass(query.recorded, query.row, query.setup); }); });
   if (!host) return failed(host.why().message());
-  const auto loop = once([&] { return measure_loop(q.recorded, q.row, q.setup); });
+  const auto loop = once([&] { return measure_loop(query.recorded, query.row, query.setup); });
   if (!loop) return failed(loop.why().message());
   return {{"host_ns_per_op", *host ? json(**host) : json(nullptr)},
           {"loop_ns_per_op", *loop ? json(**loop) : json(nullptr)}};
 }
 
-json fit(const question& q) {
+json fit(const question& query) {
   const auto found = search_fit(
-      peak_live_of(q.recorded, 1), [&](std::uint64_t capacity_bytes) -> result<std::optional<std::uint64_t>> {
+      peak_live_of(query.recorded, 1), [&](std::uint64_t capacity_bytes) -> result<std::optional<std::uint64_t>> {
         const json got = run_in_child([&]() -> json {
-          const auto at = try_baseline_in(q.recorded, q.row, q.setup, capacity_bytes);
-          if (!at) return failed(at.why().message());
-          return {{"at", *at ? json(**at) : json(nullptr)}};
+          const auto failed_at = try_baseline_in(query.recorded, query.row, query.setup, capacity_bytes);
+          if (!failed_at) return failed(failed_at.why().message());
+          return {{"at", *failed_at ? json(**failed_at) : json(nullptr)}};
         });
         if (!got.contains("at")) {
           return status{errc::device_error, fmt::format("with {} bytes: {}", capacity_bytes, got.value("failed", ""))};
@@ -122,9 +123,9 @@ json fit(const question& q) {
 }
 
 /// Puts all operations on one stream, for an allocator that supports only one.
-void put_on_one_stream(trace& t) {
-  t.streams = {0};
-  for (trace_op& op : t.ops) op.stream = 0;
+void put_on_one_stream(trace& recorded) {
+  recorded.streams = {0};
+  for (trace_op& op : recorded.ops) op.stream = 0;
 }
 
 result<question> question_of(const json& request) {
@@ -152,11 +153,11 @@ json answer_to(const json& request) {
   // Loads the libraries before the first fork; every pass starts with them loaded and unused.
   if (const status loaded = load_simulated_runtime(); !loaded) return failed(loaded.message());
   if (const status loaded = load_plug_in(q->row.plug_in); !loaded) return failed(loaded.message());
-  const auto what = request.at("what").get<std::string>();
-  if (what == "checked") return checked(*q);
-  if (what == "times") return times(*q);
-  if (what == "fit") return fit(*q);
-  return failed(fmt::format("'{}' is not a request; expected checked, times or fit", what));
+  const auto kind = request.at("what").get<std::string>();
+  if (kind == "checked") return checked(*q);
+  if (kind == "times") return times(*q);
+  if (kind == "fit") return fit(*q);
+  return failed(fmt::format("'{}' is not a request; expected checked, times or fit", kind));
 }
 
 }  // namespace

@@ -46,13 +46,13 @@ class temporary_folder {
   std::string path_;
 };
 
-status about(const policy_row& row, const std::string& what) {
-  return {errc::unsupported, fmt::format("{}: {}", row.baseline, what)};
+status about(const policy_row& row, const std::string& reason) {
+  return {errc::unsupported, fmt::format("{}: {}", row.baseline, reason)};
 }
 
-std::string text_at(const json& of, const char* key) {
-  const auto found = of.find(key);
-  return found != of.end() && found->is_string() ? found->get<std::string>() : "";
+std::string text_at(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 /// Reads the file that scripts/peers wrote, and checks that the files it names still exist.
@@ -79,9 +79,9 @@ result<document> read_file(const policy_row& row) {
 }
 
 json request_for(const json& description, const std::string& trace_path, const replay_setup& setup,
-                 std::string_view what) {
+                 std::string_view kind) {
   return {{"protocol", 1},
-          {"what", what},
+          {"what", kind},
           {"library", description["library"]},
           {"kind", description["kind"]},
           {"one_stream", description.value("one_stream", false)},
@@ -93,8 +93,8 @@ json request_for(const json& description, const std::string& trace_path, const r
           {"seed", setup.seed}};
 }
 
-std::string end_of(const sweep::child_outcome& of) {
-  std::string_view text = of.err;
+std::string end_of(const sweep::child_outcome& outcome) {
+  std::string_view text = outcome.err;
   while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
   const std::size_t line = text.rfind('\n');
   return printable(line == std::string_view::npos ? text : text.substr(line + 1), 300);
@@ -104,7 +104,7 @@ result<document> answer_of(const policy_row& row, const sweep::child_outcome& go
   if (got.timed_out) {
     return about(row, fmt::format("no answer within {} s (--peer-limit)", setup.peer_limit.count()));
   }
-  const json answer = json::parse(got.out, nullptr, false);
+  const json answer = json::parse(got.output, nullptr, false);
   if (got.signal != 0 || got.exit_status != 0 || !answer.is_object()) {
     const std::string how = got.signal != 0        ? fmt::format("ended by signal {}", got.signal)
                             : got.exit_status != 0 ? fmt::format("ended with status {}", got.exit_status)
@@ -118,29 +118,29 @@ result<document> answer_of(const policy_row& row, const sweep::child_outcome& go
 }
 
 /// The peer's answer: figures, never `failed`.
-result<document> ask(const trace& t, const policy_row& row, const replay_setup& setup, std::string_view what) {
+result<document> ask(const trace& recorded, const policy_row& row, const replay_setup& setup, std::string_view kind) {
   if (setup.cuda) return about(row, "peers run over the simulated driver; expected --device sim");
   const result<document> description = read_file(row);
   if (!description) return description.why();
   const temporary_folder folder;
   if (folder.path().empty()) return about(row, "no folder for its trace can be made in the temporary folder");
   const std::string trace_path = folder.path() + "/peer.gmtrace";
-  if (status written = write_binary_trace(trace_path, t); !written) return about(row, written.message());
+  if (status written = write_binary_trace(trace_path, recorded); !written) return about(row, written.message());
   std::error_code why;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", why).string();
   const auto got = sweep::run_child(
-      program, {"peer"}, request_for(description->value, trace_path, setup, what).dump() + "\n", setup.peer_limit);
+      program, {"peer"}, request_for(description->value, trace_path, setup, kind).dump() + "\n", setup.peer_limit);
   if (!got) return got.why();
   return answer_of(row, *got, setup);
 }
 
 /// Turns a missing key in an answer into a status.
 template <typename read>
-auto read_answer(const result<document>& answer, const policy_row& row, const read& as)
-    -> result<decltype(as(std::declval<const json&>()))> {
+auto read_answer(const result<document>& answer, const policy_row& row, const read& parse)
+    -> result<decltype(parse(std::declval<const json&>()))> {
   if (!answer) return answer.why();
   try {
-    return as(answer->value);
+    return parse(answer->value);
   } catch (const json::exception& e) {
     return about(row, fmt::format("its answer cannot be read: {}", e.what()));
   }
@@ -163,18 +163,18 @@ policy_row row_of(const std::string& folder, const std::string& name) {
   return row;
 }
 
-result<compare_figures> measure_checked(const trace& t, const policy_row& row, const replay_setup& setup) {
-  return read_answer(ask(t, row, setup, "checked"), row, compare_figures_of);
+result<compare_figures> measure_checked(const trace& recorded, const policy_row& row, const replay_setup& setup) {
+  return read_answer(ask(recorded, row, setup, "checked"), row, compare_figures_of);
 }
 
-result<peer_times> measure_times(const trace& t, const policy_row& row, const replay_setup& setup) {
-  return read_answer(ask(t, row, setup, "times"), row, [](const json& from) {
-    return peer_times{number_of(from.at("host_ns_per_op")), number_of(from.at("loop_ns_per_op"))};
+result<peer_times> measure_times(const trace& recorded, const policy_row& row, const replay_setup& setup) {
+  return read_answer(ask(recorded, row, setup, "times"), row, [](const json& value) {
+    return peer_times{number_of(value.at("host_ns_per_op")), number_of(value.at("loop_ns_per_op"))};
   });
 }
 
-result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup) {
-  return read_answer(ask(t, row, setup, "fit"), row, fit_figures_of);
+result<fit_figures> measure_fit(const trace& recorded, const policy_row& row, const replay_setup& setup) {
+  return read_answer(ask(recorded, row, setup, "fit"), row, fit_figures_of);
 }
 
 }  // namespace gpumem::bench::peers

@@ -21,17 +21,17 @@ bool is_peer(const std::string& folder, const std::string& name);
 policy_row row_of(const std::string& folder, const std::string& name);
 
 /// `measure_checked` in the peer's process.
-result<compare_figures> measure_checked(const trace& t, const policy_row& row, const replay_setup& setup);
+result<compare_figures> measure_checked(const trace& recorded, const policy_row& row, const replay_setup& setup);
 
 struct peer_times {
   std::optional<double> host_ns_per_op;
   std::optional<double> loop_ns_per_op;
 };
 /// `measure_time` and `measure_loop` in the peer's process.
-result<peer_times> measure_times(const trace& t, const policy_row& row, const replay_setup& setup);
+result<peer_times> measure_times(const trace& recorded, const policy_row& row, const replay_setup& setup);
 
 /// `measure_fit` in the peer's process.
-result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup);
+result<fit_figures> measure_fit(const trace& recorded, const policy_row& row, const replay_setup& setup);
 
 /// Runs the command `peer`: reads one request from standard input, writes one answer to standard output (README.md).
 int peer_main(const std::vector<std::string>& arguments);

@@ -4,18 +4,18 @@ namespace gpumem::bench::peers {
 namespace {
 
 template <typename value>
-json or_null(const std::optional<value>& of) {
-  return of ? json(*of) : json(nullptr);
+json or_null(const std::optional<value>& number) {
+  return number ? json(*number) : json(nullptr);
 }
 
-std::optional<std::uint64_t> count_of(const json& from) {
-  return from.is_null() ? std::nullopt : std::optional{from.get<std::uint64_t>()};
+std::optional<std::uint64_t> count_of(const json& value) {
+  return value.is_null() ? std::nullopt : std::optional{value.get<std::uint64_t>()};
 }
 
 }  // namespace
 
-std::optional<double> number_of(const json& from) {
-  return from.is_null() ? std::nullopt : std::optional{from.get<double>()};
+std::optional<double> number_of(const json& value) {
+  return value.is_null() ? std::nullopt : std::optional{value.get<double>()};
 }
 
 json json_of(const compare_figures& figures) {
@@ -30,18 +30,18 @@ json json_of(const compare_figures& figures) {
           {"calls", or_null(figures.calls)}};
 }
 
-compare_figures compare_figures_of(const json& from) {
-  compare_figures out{};
-  out.outcome.ops = from.at("ops").get<std::uint64_t>();
-  out.outcome.peak_live_bytes = from.at("peak_live_bytes").get<std::uint64_t>();
-  out.outcome.at_peak.internal = from.at("internal_fragmentation").get<double>();
-  out.outcome.oom = from.at("oom").get<bool>();
-  if (out.outcome.oom) out.outcome.cause = oom_cause::device_full;
-  out.peak_reserved_bytes = from.at("peak_reserved_bytes").get<std::uint64_t>();
-  out.hazards = count_of(from.at("hazards"));
-  out.in_device_calls_ns = count_of(from.at("in_device_calls_ns"));
-  if (!from.at("calls").is_null()) out.calls = from.at("calls").get<call_counts>();
-  return out;
+compare_figures compare_figures_of(const json& answer) {
+  compare_figures figures{};
+  figures.outcome.ops = answer.at("ops").get<std::uint64_t>();
+  figures.outcome.peak_live_bytes = answer.at("peak_live_bytes").get<std::uint64_t>();
+  figures.outcome.at_peak.internal = answer.at("internal_fragmentation").get<double>();
+  figures.outcome.oom = answer.at("oom").get<bool>();
+  if (figures.outcome.oom) figures.outcome.cause = oom_cause::device_full;
+  figures.peak_reserved_bytes = answer.at("peak_reserved_bytes").get<std::uint64_t>();
+  figures.hazards = count_of(answer.at("hazards"));
+  figures.in_device_calls_ns = count_of(answer.at("in_device_calls_ns"));
+  if (!answer.at("calls").is_null()) figures.calls = answer.at("calls").get<call_counts>();
+  return figures;
 }
 
 json json_of(const fit_figures& figures) {
@@ -54,16 +54,16 @@ json json_of(const fit_figures& figures) {
           {"failures", std::move(failures)}};
 }
 
-fit_figures fit_figures_of(const json& from) {
-  fit_figures out{.peak_live_bytes = from.at("peak_live_bytes").get<std::uint64_t>(),
-                  .min_capacity_bytes = count_of(from.at("min_capacity_bytes")),
-                  .failures = {}};
-  for (const json& each : from.at("failures")) {
-    out.failures.push_back({.percent_of_peak = each.at(0).get<unsigned>(),
-                            .capacity_bytes = each.at(1).get<std::uint64_t>(),
-                            .at_op = count_of(each.at(2))});
+fit_figures fit_figures_of(const json& answer) {
+  fit_figures figures{.peak_live_bytes = answer.at("peak_live_bytes").get<std::uint64_t>(),
+                      .min_capacity_bytes = count_of(answer.at("min_capacity_bytes")),
+                      .failures = {}};
+  for (const json& each : answer.at("failures")) {
+    figures.failures.push_back({.percent_of_peak = each.at(0).get<unsigned>(),
+                                .capacity_bytes = each.at(1).get<std::uint64_t>(),
+                                .at_op = count_of(each.at(2))});
   }
-  return out;
+  return figures;
 }
 
 }  // namespace gpumem::bench::peers

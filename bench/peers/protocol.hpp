@@ -13,8 +13,8 @@ json json_of(const compare_figures& figures);
 json json_of(const fit_figures& figures);
 
 /// These throw json::exception if a key is missing or has another type.
-compare_figures compare_figures_of(const json& from);
-fit_figures fit_figures_of(const json& from);
-std::optional<double> number_of(const json& from);
+compare_figures compare_figures_of(const json& answer);
+fit_figures fit_figures_of(const json& answer);
+std::optional<double> number_of(const json& value);
 
 }  // namespace gpumem::bench::peers

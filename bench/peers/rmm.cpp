@@ -15,31 +15,31 @@ constexpr std::size_t alignment = 256;
 
 class rmm_baseline final : public gpumem_baseline {
  public:
-  cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) override {
+  cudaError_t allocate(void** block, std::size_t bytes, cudaStream_t stream) override {
     try {
-      *p = pool_.allocate(cuda::stream_ref{s}, bytes, alignment);
+      *block = pool_.allocate(cuda::stream_ref{stream}, bytes, alignment);
     } catch (const std::bad_alloc&) {  // base class of rmm::out_of_memory
       return cudaErrorMemoryAllocation;
     } catch (const std::exception&) {
       return cudaErrorUnknown;
     }
-    sizes_.emplace(*p, bytes);
+    sizes_.emplace(*block, bytes);
     return cudaSuccess;
   }
-  cudaError_t release(void* p, cudaStream_t s) override {
-    const auto found = sizes_.find(p);
+  cudaError_t release(void* block, cudaStream_t stream) override {
+    const auto found = sizes_.find(block);
     if (found == sizes_.end()) return cudaErrorInvalidValue;
-    pool_.deallocate(cuda::stream_ref{s}, p, found->second, alignment);
+    pool_.deallocate(cuda::stream_ref{stream}, block, found->second, alignment);
     sizes_.erase(found);
     return cudaSuccess;
   }
   std::uint64_t reserved_bytes() override { return pool_.pool_size(); }
   // A free records the stream's event.
-  int runtime_calls_of_a_pair(cudaStream_t s) override {
+  int runtime_calls_of_a_pair(cudaStream_t stream) override {
     if (event_ == nullptr) cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
     sizes_.emplace(this, alignment);
     sizes_.erase(sizes_.find(this));
-    return cudaEventRecord(event_, s);
+    return cudaEventRecord(event_, stream);
   }
 
  private:

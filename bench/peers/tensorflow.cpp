@@ -13,17 +13,17 @@ class device_regions final : public tsl::SubAllocator {
  public:
   device_regions() : tsl::SubAllocator{{}, {}} {}
   void* Alloc(size_t /*alignment*/, size_t num_bytes, size_t* bytes_received) override {
-    void* p = nullptr;
+    void* block = nullptr;
     *bytes_received = num_bytes;
-    if (cudaMalloc(&p, num_bytes) != cudaSuccess) {
+    if (cudaMalloc(&block, num_bytes) != cudaSuccess) {
       cudaGetLastError();
       return nullptr;
     }
     reserved_ += num_bytes;
-    return p;
+    return block;
   }
-  void Free(void* p, size_t num_bytes) override {
-    cudaFree(p);
+  void Free(void* block, size_t num_bytes) override {
+    cudaFree(block);
     reserved_ -= num_bytes;
   }
   bool SupportsCoalescing() const override { return false; }
@@ -45,17 +45,17 @@ class tensorflow_baseline final : public gpumem_baseline {
     options.garbage_collection = true;
     bfc_ = std::make_unique<tsl::BFCAllocator>(std::move(regions), total_bytes, "GPU_0_bfc", options);
   }
-  cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t /*s*/) override {
-    *p = bfc_->AllocateRaw(tsl::Allocator::kAllocatorAlignment, bytes);
-    return *p != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+  cudaError_t allocate(void** block, std::size_t bytes, cudaStream_t /*stream*/) override {
+    *block = bfc_->AllocateRaw(tsl::Allocator::kAllocatorAlignment, bytes);
+    return *block != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
   }
-  cudaError_t release(void* p, cudaStream_t /*s*/) override {
-    bfc_->DeallocateRaw(p);
+  cudaError_t release(void* block, cudaStream_t /*stream*/) override {
+    bfc_->DeallocateRaw(block);
     return cudaSuccess;
   }
   std::uint64_t reserved_bytes() override { return regions_->reserved(); }
   // A cached pair makes no runtime call.
-  int runtime_calls_of_a_pair(cudaStream_t /*s*/) override { return cudaSuccess; }
+  int runtime_calls_of_a_pair(cudaStream_t /*stream*/) override { return cudaSuccess; }
 
  private:
   device_regions* regions_;

@@ -28,36 +28,36 @@ class torch_baseline final : public gpumem_baseline {
   torch_baseline(const torch_baseline&) = delete;
   torch_baseline& operator=(const torch_baseline&) = delete;
 
-  cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) override {
+  cudaError_t allocate(void** block, std::size_t bytes, cudaStream_t stream) override {
     try {
-      *p = caching::raw_alloc_with_stream(bytes, s);
+      *block = caching::raw_alloc_with_stream(bytes, stream);
       return cudaSuccess;
     } catch (const c10::OutOfMemoryError&) {
       return cudaErrorMemoryAllocation;
-    } catch (const c10::Error& e) {
-      return error_of(e);
+    } catch (const c10::Error& error) {
+      return error_of(error);
     }
   }
-  cudaError_t release(void* p, cudaStream_t /*s*/) override {
+  cudaError_t release(void* block, cudaStream_t /*stream*/) override {
     try {
-      caching::raw_delete(p);
+      caching::raw_delete(block);
       return cudaSuccess;
-    } catch (const c10::Error& e) {
-      return error_of(e);
+    } catch (const c10::Error& error) {
+      return error_of(error);
     }
   }
   std::uint64_t reserved_bytes() override {
     return static_cast<std::uint64_t>(caching::getDeviceStats(device_).reserved_bytes[0].current);
   }
   // raw_alloc_with_stream queries the current device.
-  int runtime_calls_of_a_pair(cudaStream_t /*s*/) override {
+  int runtime_calls_of_a_pair(cudaStream_t /*stream*/) override {
     int device = 0;
     return cudaGetDevice(&device);
   }
 
  private:
-  static cudaError_t error_of(const c10::Error& e) {
-    std::fprintf(stderr, "%s\n", e.what_without_backtrace());
+  static cudaError_t error_of(const c10::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
     return cudaErrorUnknown;
   }
 

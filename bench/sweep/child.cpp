@@ -53,10 +53,10 @@ status no_child(int error) {
 }
 
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> out;
-  for (std::string& text : texts) out.push_back(text.data());
-  out.push_back(nullptr);
-  return out;
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
 }
 
 /// Starts the child. Returns 0 or the error number. Resets signals that the parent ignores or blocks.
@@ -87,58 +87,58 @@ int start(const std::string& program, std::vector<std::string> arguments, const 
   return error;
 }
 
-/// Reads available bytes into `into`. False at the end of the stream.
-bool take(int fd, std::string& into) {
+/// Reads available bytes into `text`. False at the end of the stream.
+bool take(int fd, std::string& text) {
   std::array<char, 16384> piece;
   const ssize_t got = ::read(fd, piece.data(), piece.size());
-  if (got > 0) into.append(piece.data(), static_cast<std::size_t>(got));
+  if (got > 0) text.append(piece.data(), static_cast<std::size_t>(got));
   return got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
 /// Exchanges data until both pipes are closed. False if the deadline passes first.
-bool converse(pipe_ends& in, pipe_ends& out, pipe_ends& err, std::string_view input, clock::time_point deadline,
-              child_outcome& into) {
-  while (out.read.fd >= 0 || err.read.fd >= 0) {
+bool converse(pipe_ends& input_pipe, pipe_ends& output_pipe, pipe_ends& err, std::string_view input,
+              clock::time_point deadline, child_outcome& outcome) {
+  while (output_pipe.read.fd >= 0 || err.read.fd >= 0) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
     if (left <= 0) return false;
-    std::array<pollfd, 3> all{pollfd{out.read.fd, POLLIN, 0}, pollfd{err.read.fd, POLLIN, 0},
-                              pollfd{in.write.fd, POLLOUT, 0}};
+    std::array<pollfd, 3> all{pollfd{output_pipe.read.fd, POLLIN, 0}, pollfd{err.read.fd, POLLIN, 0},
+                              pollfd{input_pipe.write.fd, POLLOUT, 0}};
     const int ready = ::poll(all.data(), all.size(), static_cast<int>(std::min<long>(left, 1'000'000)));
     if (ready < 0 && errno != EINTR) return false;
     if (ready <= 0) continue;
-    if (all[0].revents != 0 && !take(out.read.fd, into.out)) out.read.close();
-    if (all[1].revents != 0 && !take(err.read.fd, into.err)) err.read.close();
-    if (into.err.size() > 2 * most_err) into.err.erase(0, into.err.size() - most_err);
+    if (all[0].revents != 0 && !take(output_pipe.read.fd, outcome.output)) output_pipe.read.close();
+    if (all[1].revents != 0 && !take(err.read.fd, outcome.err)) err.read.close();
+    if (outcome.err.size() > 2 * most_err) outcome.err.erase(0, outcome.err.size() - most_err);
     if (all[2].revents != 0) {
-      const ssize_t sent = ::write(in.write.fd, input.data(), input.size());
+      const ssize_t sent = ::write(input_pipe.write.fd, input.data(), input.size());
       if (sent > 0) input.remove_prefix(static_cast<std::size_t>(sent));
-      if (input.empty() || (sent < 0 && errno != EINTR && errno != EAGAIN)) in.write.close();
+      if (input.empty() || (sent < 0 && errno != EINTR && errno != EAGAIN)) input_pipe.write.close();
     }
   }
   return true;
 }
 
 /// Waits until the deadline, then kills the child: closed pipes do not mean that it has ended.
-void wait_for(pid_t child, clock::time_point deadline, child_outcome& into) {
+void wait_for(pid_t child, clock::time_point deadline, child_outcome& outcome) {
   int ended = 0;
   rusage used{};
   for (;;) {
-    const pid_t got = ::wait4(child, &ended, into.timed_out ? 0 : WNOHANG, &used);
+    const pid_t got = ::wait4(child, &ended, outcome.timed_out ? 0 : WNOHANG, &used);
     if (got == child) break;
     if (got < 0 && errno != EINTR) return;
-    if (clock::now() >= deadline && !into.timed_out) {
-      into.timed_out = true;
+    if (clock::now() >= deadline && !outcome.timed_out) {
+      outcome.timed_out = true;
       ::kill(child, SIGKILL);
     }
-    if (!into.timed_out) ::usleep(100);
+    if (!outcome.timed_out) ::usleep(100);
   }
-  if (WIFSIGNALED(ended)) into.signal = WTERMSIG(ended);
-  if (WIFEXITED(ended)) into.exit_status = WEXITSTATUS(ended);
-  const auto seconds = [](const timeval& of) {
-    return static_cast<double>(of.tv_sec) + static_cast<double>(of.tv_usec) / 1e6;
+  if (WIFSIGNALED(ended)) outcome.signal = WTERMSIG(ended);
+  if (WIFEXITED(ended)) outcome.exit_status = WEXITSTATUS(ended);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
   };
-  into.processor_s = seconds(used.ru_utime) + seconds(used.ru_stime);
-  into.peak_resident_bytes = static_cast<std::uint64_t>(used.ru_maxrss) * 1024;
+  outcome.processor_s = seconds(used.ru_utime) + seconds(used.ru_stime);
+  outcome.peak_resident_bytes = static_cast<std::uint64_t>(used.ru_maxrss) * 1024;
 }
 
 }  // namespace
@@ -157,21 +157,22 @@ bool is_left_out(std::string_view entry) noexcept {
 
 result<child_outcome> run_child(const std::string& program, const std::vector<std::string>& arguments,
                                 const std::string& input, std::chrono::milliseconds time_limit) {
-  pipe_ends in;
-  pipe_ends out;
+  pipe_ends input_pipe;
+  pipe_ends output_pipe;
   pipe_ends err;
-  if (!in.open() || !out.open() || !err.open()) return no_child(errno);
+  if (!input_pipe.open() || !output_pipe.open() || !err.open()) return no_child(errno);
   pid_t child = 0;
-  if (const int error = start(program, arguments, {in.read.fd, out.write.fd, err.write.fd}, child); error != 0) {
+  if (const int error = start(program, arguments, {input_pipe.read.fd, output_pipe.write.fd, err.write.fd}, child);
+      error != 0) {
     return no_child(error);
   }
-  in.read.close();
-  out.write.close();
+  input_pipe.read.close();
+  output_pipe.write.close();
   err.write.close();
-  (void)::fcntl(in.write.fd, F_SETFL, O_NONBLOCK);
+  (void)::fcntl(input_pipe.write.fd, F_SETFL, O_NONBLOCK);
   const clock::time_point deadline = clock::now() + time_limit;
   child_outcome got;
-  if (!converse(in, out, err, input, deadline, got)) {
+  if (!converse(input_pipe, output_pipe, err, input, deadline, got)) {
     got.timed_out = true;
     ::kill(child, SIGKILL);
   }

@@ -13,7 +13,7 @@
 namespace gpumem::bench::sweep {
 
 struct child_outcome {
-  std::string out;
+  std::string output;
   std::string err;  ///< the last 2000 bytes
   bool timed_out = false;
   int signal = 0;  ///< that killed it; 0: none

@@ -32,14 +32,14 @@ constexpr std::string_view key_begin = "{\"key\":\"";
 constexpr std::size_t key_digits = 32;
 
 std::optional<hash128> parse_key(std::string_view text) {
-  hash128 out{};
+  hash128 key{};
   if (text.size() < key_digits) return std::nullopt;
   for (std::size_t part = 0; part < 2; ++part) {
     const char* const begin = text.data() + part * 16;
-    const auto [end, code] = std::from_chars(begin, begin + 16, out.at(part), 16);
+    const auto [end, code] = std::from_chars(begin, begin + 16, key.at(part), 16);
     if (code != std::errc{} || end != begin + 16) return std::nullopt;
   }
-  return out;
+  return key;
 }
 
 std::optional<hash128> key_of(std::string_view row) {
@@ -49,28 +49,28 @@ std::optional<hash128> key_of(std::string_view row) {
 
 std::string content_of(const std::string& path) {
   std::ifstream file{path, std::ios::binary};
-  std::ostringstream out;
-  out << file.rdbuf();
-  return out.str();
+  std::ostringstream content;
+  content << file.rdbuf();
+  return content.str();
 }
 
 std::string sweep_text(const sweep_plan& plan) {
-  return json{{"schema", 1}, {"version", plan.version}, {"manifest", json::parse(plan.what.text)}}.dump(2) + "\n";
+  return json{{"schema", 1}, {"version", plan.version}, {"manifest", json::parse(plan.definition.text)}}.dump(2) + "\n";
 }
 
 status same_sweep(const std::string& folder, const sweep_plan& plan) {
-  const json there = json::parse(content_of(folder + "/sweep.json"), nullptr, false);
+  const json stored = json::parse(content_of(folder + "/sweep.json"), nullptr, false);
   const std::string shown = printable(folder, 4096);
-  if (there.is_discarded() || !there.contains("version") || !there.contains("manifest")) {
+  if (stored.is_discarded() || !stored.contains("version") || !stored.contains("manifest")) {
     return {errc::bad_setting, shown + "/sweep.json: damaged; expected a sweep's folder, or an empty one"};
   }
-  if (there["version"] != plan.version) {
+  if (stored["version"] != plan.version) {
     return {errc::bad_setting, fmt::format("{}: holds results of version {}, this is {}; expected another folder",
-                                           shown, there["version"].dump(), plan.version)};
+                                           shown, stored["version"].dump(), plan.version)};
   }
-  const json here = json::parse(plan.what.text);
-  for (const auto& [key, value] : here.items()) {
-    if (!there["manifest"].contains(key) || there["manifest"][key] != value) {
+  const json requested = json::parse(plan.definition.text);
+  for (const auto& [key, value] : requested.items()) {
+    if (!stored["manifest"].contains(key) || stored["manifest"][key] != value) {
       return {errc::bad_setting,
               fmt::format("{}: holds results of another manifest, which differs in \"{}\"; expected another folder",
                           shown, key)};
@@ -80,13 +80,13 @@ status same_sweep(const std::string& folder, const sweep_plan& plan) {
 }
 
 std::string units_text(const sweep_plan& plan) {
-  std::string out;
-  for (const unit& each : plan.units) out += fmt::format("{} {}\n", hex(each.key), each.trace);
-  out += "traces\n";
+  std::string text;
+  for (const unit& each : plan.units) text += fmt::format("{} {}\n", hex(each.key), each.trace);
+  text += "traces\n";
   for (const trace_source& each : plan.traces) {
-    out += json(each.name).dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
+    text += json(each.name).dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
   }
-  return out;
+  return text;
 }
 
 status write_text(const std::string& path, const std::string& text) {
@@ -141,37 +141,37 @@ status prepare_folder(const std::string& folder, const sweep_plan& plan) {
 }
 
 result<found_results> find_results(const std::string& folder) {
-  found_results out;
+  found_results found;
   std::error_code why;
-  for (fs::directory_iterator at{folder, why}, end; !why && at != end; at.increment(why)) {
-    const std::string name = at->path().filename().string();
-    if (name.starts_with("results-") && name.ends_with(".jsonl")) out.files.push_back(at->path().string());
+  for (fs::directory_iterator entry{folder, why}, end; !why && entry != end; entry.increment(why)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with("results-") && name.ends_with(".jsonl")) found.files.push_back(entry->path().string());
   }
   if (why) return status{errc::bad_setting, fmt::format("{}: {}", printable(folder, 4096), why.message())};
-  std::sort(out.files.begin(), out.files.end());
-  for (std::uint32_t i = 0; i < out.files.size(); ++i) {
-    if (!fs::is_regular_file(out.files[i], why)) continue;
-    const auto damaged = read_results(out.files[i], [&](std::string_view row, std::uint64_t offset) {
+  std::sort(found.files.begin(), found.files.end());
+  for (std::uint32_t i = 0; i < found.files.size(); ++i) {
+    if (!fs::is_regular_file(found.files[i], why)) continue;
+    const auto damaged = read_results(found.files[i], [&](std::string_view row, std::uint64_t offset) {
       const auto key = key_of(row);
       if (!key) return;
-      const row_place here{i, is_error_row(row), offset, row.size()};
-      const auto [known, added] = out.rows.emplace(*key, here);
-      if (!added && known->second.failed) known->second = here;
+      const row_place location{i, is_error_row(row), offset, row.size()};
+      const auto [known, added] = found.rows.emplace(*key, location);
+      if (!added && known->second.failed) known->second = location;
     });
     if (!damaged) return damaged.why();
     if (*damaged != 0) {
-      log_line(fmt::format("{}: {} damaged lines count for nothing", out.files[i], *damaged));
+      log_line(fmt::format("{}: {} damaged lines count for nothing", found.files[i], *damaged));
     }
   }
-  return out;
+  return found;
 }
 
 result<std::vector<std::uint32_t>> units_left(const std::string& folder, const sweep_plan& plan, bool again) {
   const auto found = find_results(folder);
   if (!found) return found.why();
   std::vector<std::uint32_t> left;
-  std::copy_if(plan.order.begin(), plan.order.end(), std::back_inserter(left), [&](std::uint32_t i) {
-    const auto known = found->rows.find(plan.units[i].key);
+  std::copy_if(plan.order.begin(), plan.order.end(), std::back_inserter(left), [&](std::uint32_t unit_index) {
+    const auto known = found->rows.find(plan.units[unit_index].key);
     return known == found->rows.end() || (again && known->second.failed);
   });
   return left;
@@ -183,7 +183,7 @@ result<folder_plan> read_folder_plan(const std::string& folder) {
   if (head.is_discarded() || !head.contains("manifest") || !head.contains("version")) {
     return status{errc::bad_setting, shown + ": no sweep's folder; expected one that gpumem_bench sweep wrote"};
   }
-  folder_plan out{head["version"], head["manifest"].dump(), head["manifest"]["mode"], {}, {}};
+  folder_plan loaded{head["version"], head["manifest"].dump(), head["manifest"]["mode"], {}, {}};
   std::ifstream file{folder + "/units.txt"};
   std::string line;
   while (std::getline(file, line) && line != "traces") {
@@ -193,18 +193,18 @@ result<folder_plan> read_folder_plan(const std::string& folder) {
         std::from_chars(line.data() + key_digits + 1, line.data() + line.size(), trace).ec != std::errc{}) {
       return status{errc::bad_setting, shown + "/units.txt: damaged; starting the sweep again rewrites it"};
     }
-    out.units.emplace_back(*key, trace);
+    loaded.units.emplace_back(*key, trace);
   }
   while (std::getline(file, line)) {
     const json name = json::parse(line, nullptr, false);
-    out.traces.push_back(name.is_string() ? name.get<std::string>() : "?");
+    loaded.traces.push_back(name.is_string() ? name.get<std::string>() : "?");
   }
-  const bool known = std::all_of(out.units.begin(), out.units.end(),
-                                 [&](const auto& each) { return each.second < out.traces.size(); });
-  if (out.units.empty() || !known) {
+  const bool known = std::all_of(loaded.units.begin(), loaded.units.end(),
+                                 [&](const auto& each) { return each.second < loaded.traces.size(); });
+  if (loaded.units.empty() || !known) {
     return status{errc::bad_setting, shown + "/units.txt: damaged; starting the sweep again rewrites it"};
   }
-  return out;
+  return loaded;
 }
 
 }  // namespace gpumem::bench::sweep

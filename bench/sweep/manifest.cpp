@@ -29,43 +29,43 @@ using json = nlohmann::ordered_json;
 constexpr std::uint64_t default_plan_steps = 20'000'000;
 constexpr std::size_t most_bytes = std::size_t{16} << 20;
 
-status bad(std::string_view what, const std::string& why) {
-  return {errc::bad_setting, what.empty() ? why : fmt::format("{}: {}", what, why)};
+status bad(std::string_view key, const std::string& why) {
+  return {errc::bad_setting, key.empty() ? why : fmt::format("{}: {}", key, why)};
 }
 
 /// Reads a list of texts, or one text; empty if absent.
-status read_texts(const json& from, const char* key, std::vector<std::string>& into) {
-  if (!from.contains(key)) return {};
-  const json& value = from[key];
+status read_texts(const json& object, const char* key, std::vector<std::string>& texts) {
+  if (!object.contains(key)) return {};
+  const json& value = object[key];
   const json list = value.is_string() ? json::array({value}) : value;
   if (!list.is_array() || list.empty()) return bad(key, "expected a list of texts with at least one");
   std::set<std::string> seen;
   for (const json& each : list) {
     if (!each.is_string()) return bad(key, fmt::format("{} is no text", printable(each.dump(), 80)));
     if (!seen.insert(each.get<std::string>()).second) return bad(key, fmt::format("{} is named twice", each.dump()));
-    into.push_back(each);
+    texts.push_back(each);
   }
   return {};
 }
 
-status read_seeds(const json& from, std::vector<std::uint64_t>& into) {
-  into = {1};
-  if (!from.contains("seeds")) return {};
-  const json& list = from["seeds"];
+status read_seeds(const json& object, std::vector<std::uint64_t>& seeds) {
+  seeds = {1};
+  if (!object.contains("seeds")) return {};
+  const json& list = object["seeds"];
   if (!list.is_array() || list.empty()) return bad("seeds", "expected a list of whole numbers with at least one");
-  into.clear();
+  seeds.clear();
   for (const json& each : list) {
     if (!each.is_number_unsigned()) return bad("seeds", each.dump() + " is no whole number from 0");
-    if (std::count(into.begin(), into.end(), each.get<std::uint64_t>()) != 0) {
+    if (std::count(seeds.begin(), seeds.end(), each.get<std::uint64_t>()) != 0) {
       return bad("seeds", each.dump() + " is named twice");
     }
-    into.push_back(each);
+    seeds.push_back(each);
   }
   return {};
 }
 
 result<capacity> read_capacity(const std::string& text) {
-  capacity out{text, {}};
+  capacity parsed{text, {}};
   constexpr std::string_view of_live = "%live";
   if (text.ends_with(of_live)) {
     const std::string_view number = std::string_view{text}.substr(0, text.size() - of_live.size());
@@ -76,11 +76,11 @@ result<capacity> read_capacity(const std::string& text) {
       return bad("capacities", fmt::format("'{}': expected a share of the trace's peak live, 50%live to 10000%live",
                                            printable(text)));
     }
-    out.share_of_peak_live = percent / 100;
-    return out;
+    parsed.share_of_peak_live = percent / 100;
+    return parsed;
   }
   if (auto limit = parse_limit(text, "capacities"); !limit) return limit.why();
-  return out;
+  return parsed;
 }
 
 /// The files of a glob or a folder, sorted.
@@ -89,19 +89,19 @@ result<std::vector<std::string>> files_of(const std::string& pattern, const fs::
   std::error_code ignored;
   if (fs::is_directory(full, ignored)) return traces_in(full);
   glob_t found{};
-  std::vector<std::string> out;
+  std::vector<std::string> paths;
   if (::glob(full.c_str(), GLOB_MARK, nullptr, &found) == 0) {
     for (std::size_t i = 0; i < found.gl_pathc; ++i) {
-      if (const std::string path = found.gl_pathv[i]; !path.ends_with('/')) out.push_back(path);
+      if (const std::string path = found.gl_pathv[i]; !path.ends_with('/')) paths.push_back(path);
     }
   }
   ::globfree(&found);
-  if (out.empty()) return bad("traces", fmt::format("'{}' matches no file", printable(pattern, 4096)));
-  std::sort(out.begin(), out.end());
-  return out;
+  if (paths.empty()) return bad("traces", fmt::format("'{}' matches no file", printable(pattern, 4096)));
+  std::sort(paths.begin(), paths.end());
+  return paths;
 }
 
-status find_traces(const std::vector<std::string>& patterns, const fs::path& folder, manifest& into) {
+status find_traces(const std::vector<std::string>& patterns, const fs::path& folder, manifest& definition) {
   std::set<std::string> seen;
   for (const std::string& pattern : patterns) {
     const auto files = files_of(pattern, folder);
@@ -109,31 +109,31 @@ status find_traces(const std::vector<std::string>& patterns, const fs::path& fol
     for (const std::string& file : *files) {
       if (file.find('\n') != std::string::npos)
         return bad("traces", printable(file) + ": a name of more than one line");
-      if (seen.insert(fs::path{file}.lexically_normal().string()).second) into.traces.push_back(file);
+      if (seen.insert(fs::path{file}.lexically_normal().string()).second) definition.traces.push_back(file);
     }
   }
   return {};
 }
 
 /// Opens each row once with ample memory, to find rows that can never start.
-status try_policy(const manifest& of, const std::string& text) {
+status try_policy(const manifest& definition, const std::string& text) {
   const settings none;
   const auto row = parse_policy_row(text, none, "");
   if (!row) return row.why();
-  if (!row->with.plan_path.empty()) {
+  if (!row->config.plan_path.empty()) {
     return bad("policies", fmt::format("'{}': plan= has no meaning in a sweep, where each trace gets its own plan",
                                        printable(text)));
   }
   const bool needs_plan = needs_own_plan(*row);
-  for (const capacity& each : of.capacities) {
-    for (const std::string& device : of.devices) {
-      const auto setup = setup_for(of, device, 1);
+  for (const capacity& each : definition.capacities) {
+    for (const std::string& device : definition.devices) {
+      const auto setup = setup_for(definition, device, 1);
       if (!setup) return setup.why();
       auto limited = parse_policy_row(text, none, each.limit_for(setup->device.capacity_bytes / 4));
-      if (limited && of.mode == sweep_mode::fit) limited = fit_row(*limited);
+      if (limited && definition.mode == sweep_mode::fit) limited = fit_row(*limited);
       if (!limited) return limited.why();
       if (needs_plan) continue;  // its plan is made when the unit runs
-      if (auto opened = open_rig(setup->device, limited->with); !opened) {
+      if (auto opened = open_rig(setup->device, limited->config); !opened) {
         return bad(fmt::format("policies: '{}'", printable(text)), opened.why().message());
       }
     }
@@ -153,7 +153,7 @@ status refuse_unknown_keys(const json& all) {
   return {};
 }
 
-status read_scalars(const json& all, manifest& into) {
+status read_scalars(const json& all, manifest& definition) {
   for (const char* key : {"mode", "lag", "shared_use"}) {
     if (all.contains(key) && !all[key].is_string()) return bad(key, "expected a text");
   }
@@ -161,52 +161,53 @@ status read_scalars(const json& all, manifest& into) {
   if (mode != "compare" && mode != "fit") {
     return bad("mode", fmt::format("'{}': expected compare or fit", printable(mode)));
   }
-  into.mode = mode == "fit" ? sweep_mode::fit : sweep_mode::compare;
+  definition.mode = mode == "fit" ? sweep_mode::fit : sweep_mode::compare;
   const auto lag = parse_lag(all.value("lag", std::string{"1ms"}));
   if (!lag) return bad("lag", lag.why().message());
-  into.lag_ns = *lag;
+  definition.lag_ns = *lag;
   const auto share = parse_share(all.value("shared_use", std::string{"0%"}));
   if (!share) return bad("shared_use", share.why().message());
-  into.shared_use = *share;
-  into.plan_steps = default_plan_steps;
+  definition.shared_use = *share;
+  definition.plan_steps = default_plan_steps;
   if (all.contains("plan_steps")) {
     const json& steps = all["plan_steps"];
     if (!steps.is_number_unsigned() || steps == 0) return bad("plan_steps", "expected a whole number from 1");
-    into.plan_steps = steps;
+    definition.plan_steps = steps;
   }
   return {};
 }
 
-status read_lists(const json& all, const fs::path& folder, manifest& into, std::vector<std::string>& patterns) {
+status read_lists(const json& all, const fs::path& folder, manifest& definition, std::vector<std::string>& patterns) {
   std::vector<std::string> capacities;
   if (status ok = read_texts(all, "traces", patterns); !ok) return ok;
-  if (status ok = read_texts(all, "workloads", into.workloads); !ok) return ok;
-  if (status ok = read_texts(all, "policies", into.policies); !ok) return ok;
-  if (status ok = read_texts(all, "devices", into.devices); !ok) return ok;
+  if (status ok = read_texts(all, "workloads", definition.workloads); !ok) return ok;
+  if (status ok = read_texts(all, "policies", definition.policies); !ok) return ok;
+  if (status ok = read_texts(all, "devices", definition.devices); !ok) return ok;
   if (status ok = read_texts(all, "capacities", capacities); !ok) return ok;
-  if (status ok = read_seeds(all, into.seeds); !ok) return ok;
-  if (patterns.empty() && into.workloads.empty()) return bad("traces", "expected a list of files, folders or globs");
-  if (into.devices.empty()) into.devices = {"sim"};
-  for (const std::string& device : into.devices) {
+  if (status ok = read_seeds(all, definition.seeds); !ok) return ok;
+  if (patterns.empty() && definition.workloads.empty())
+    return bad("traces", "expected a list of files, folders or globs");
+  if (definition.devices.empty()) definition.devices = {"sim"};
+  for (const std::string& device : definition.devices) {
     if (device != "sim" && !device.starts_with("sim:")) {
       return bad("devices", fmt::format("'{}': a sweep is simulated; expected sim or sim:BYTES", printable(device)));
     }
-    if (const auto setup = setup_for(into, device, 1); !setup) return setup.why();
+    if (const auto setup = setup_for(definition, device, 1); !setup) return setup.why();
   }
-  if (into.mode == sweep_mode::fit && !capacities.empty()) {
+  if (definition.mode == sweep_mode::fit && !capacities.empty()) {
     return bad("capacities", "mode fit varies the capacity; expected none");
   }
   for (const std::string& text : capacities) {
     const auto read = read_capacity(text);
     if (!read) return read.why();
-    into.capacities.push_back(*read);
+    definition.capacities.push_back(*read);
   }
-  if (into.capacities.empty()) into.capacities.emplace_back();
-  if (into.policies.empty()) {
-    into.policies = default_rows(settings{}, capacities.empty() ? "" : capacities.front(),
-                                 into.mode == sweep_mode::fit ? "100%" : "50%");
+  if (definition.capacities.empty()) definition.capacities.emplace_back();
+  if (definition.policies.empty()) {
+    definition.policies = default_rows(settings{}, capacities.empty() ? "" : capacities.front(),
+                                       definition.mode == sweep_mode::fit ? "100%" : "50%");
   }
-  for (const std::string& workload : into.workloads) {
+  for (const std::string& workload : definition.workloads) {
     if (workload.find("seed=") != std::string::npos) {
       return bad("workloads", fmt::format("'{}': expected no seed, which \"seeds\" has", printable(workload)));
     }
@@ -215,16 +216,22 @@ status read_lists(const json& all, const fs::path& folder, manifest& into, std::
       return made.why();
     }
   }
-  return find_traces(patterns, folder, into);
+  return find_traces(patterns, folder, definition);
 }
 
-std::string one_form(const manifest& of, const std::vector<std::string>& patterns) {
+std::string one_form(const manifest& definition, const std::vector<std::string>& patterns) {
   json capacities = json::array();
-  for (const capacity& each : of.capacities) capacities.push_back(each.text);
-  return json{{"traces", patterns},        {"workloads", of.workloads},   {"policies", of.policies},
-              {"devices", of.devices},     {"capacities", capacities},    {"seeds", of.seeds},
-              {"lag_ns", of.lag_ns},       {"shared_use", of.shared_use}, {"plan_steps", of.plan_steps},
-              {"mode", to_string(of.mode)}}
+  for (const capacity& each : definition.capacities) capacities.push_back(each.text);
+  return json{{"traces", patterns},
+              {"workloads", definition.workloads},
+              {"policies", definition.policies},
+              {"devices", definition.devices},
+              {"capacities", capacities},
+              {"seeds", definition.seeds},
+              {"lag_ns", definition.lag_ns},
+              {"shared_use", definition.shared_use},
+              {"plan_steps", definition.plan_steps},
+              {"mode", to_string(definition.mode)}}
       .dump(-1, ' ', true, json::error_handler_t::replace);
 }
 
@@ -238,11 +245,11 @@ std::string capacity::limit_for(std::uint64_t peak_live_bytes) const {
   return fmt::format("{}", round_up(static_cast<std::uint64_t>(bytes), 512));
 }
 
-result<replay_setup> setup_for(const manifest& of, std::string_view device, std::uint64_t seed) {
+result<replay_setup> setup_for(const manifest& definition, std::string_view device, std::uint64_t seed) {
   replay_setup setup;
   if (status parsed = parse_device(device, setup); !parsed) return parsed;
-  setup.lag_ns = of.lag_ns;
-  setup.shared_use = of.shared_use;
+  setup.lag_ns = definition.lag_ns;
+  setup.shared_use = definition.shared_use;
   setup.seed = seed;
   return setup;
 }
@@ -258,15 +265,16 @@ result<manifest> read_manifest(const std::string& path) {
   if (!file) return bad(shown, "cannot be read");
   const json all = json::parse(text.str(), nullptr, false);
   if (all.is_discarded() || !all.is_object()) return bad(shown, "no JSON object");
-  manifest out;
+  manifest definition;
   std::vector<std::string> patterns;
   status read = refuse_unknown_keys(all);
-  if (read.ok()) read = read_scalars(all, out);
-  if (read.ok()) read = read_lists(all, fs::path{path}.parent_path(), out, patterns);
-  for (std::size_t i = 0; read.ok() && i < out.policies.size(); ++i) read = try_policy(out, out.policies[i]);
+  if (read.ok()) read = read_scalars(all, definition);
+  if (read.ok()) read = read_lists(all, fs::path{path}.parent_path(), definition, patterns);
+  for (std::size_t i = 0; read.ok() && i < definition.policies.size(); ++i)
+    read = try_policy(definition, definition.policies[i]);
   if (!read.ok()) return bad(shown, read.message());
-  out.text = one_form(out, patterns);
-  return out;
+  definition.text = one_form(definition, patterns);
+  return definition;
 }
 
 }  // namespace gpumem::bench::sweep

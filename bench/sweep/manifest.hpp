@@ -44,6 +44,6 @@ struct manifest {
 result<manifest> read_manifest(const std::string& path);
 
 /// The device and setup of a unit. Requires texts of a manifest that was read without error.
-result<replay_setup> setup_for(const manifest& of, std::string_view device, std::uint64_t seed);
+result<replay_setup> setup_for(const manifest& definition, std::string_view device, std::uint64_t seed);
 
 }  // namespace gpumem::bench::sweep

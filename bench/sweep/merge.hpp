@@ -15,6 +15,6 @@ struct merge_options {
 };
 
 /// `bad_setting` for another output format, a folder without a sweep, or units without a result.
-status merge(const merge_options& with);
+status merge(const merge_options& options);
 
 }  // namespace gpumem::bench::sweep

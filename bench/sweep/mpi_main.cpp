@@ -50,9 +50,9 @@ class shared_counters {
   shared_counters& operator=(const shared_counters&) = delete;
 
   /// Adds and returns the previous value.
-  std::int64_t add(counter which, std::int64_t value) {
+  std::int64_t add(counter selected, std::int64_t value) {
     std::int64_t before = 0;
-    MPI_Fetch_and_op(&value, &before, MPI_INT64_T, 0, which, value == 0 ? MPI_NO_OP : MPI_SUM, window_);
+    MPI_Fetch_and_op(&value, &before, MPI_INT64_T, 0, selected, value == 0 ? MPI_NO_OP : MPI_SUM, window_);
     MPI_Win_flush(0, window_);
     return before;
   }
@@ -107,8 +107,8 @@ class shared_source final : public unit_source {
       if (done_now != 0) all.add(counter::done, done_now);
       if (failed_now != 0) all.add(counter::failed, failed_now);
       for (request* each : requests) {
-        const auto at = static_cast<std::size_t>(all.add(counter::drawn, 1));
-        if (at < units_.size()) each->unit = units_[at];
+        const auto position = static_cast<std::size_t>(all.add(counter::drawn, 1));
+        if (position < units_.size()) each->unit = units_[position];
       }
       make_progress(all);
       lock.lock();
@@ -121,9 +121,9 @@ class shared_source final : public unit_source {
     if (!root_) return;
     int flag = 0;
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
-    const auto now = std::chrono::steady_clock::now();
-    if (!progress_.shown() || now - shown_ < std::chrono::milliseconds{200}) return;
-    shown_ = now;
+    const auto current = std::chrono::steady_clock::now();
+    if (!progress_.shown() || current - shown_ < std::chrono::milliseconds{200}) return;
+    shown_ = current;
     progress_.show(static_cast<std::uint64_t>(all.add(counter::done, 0)),
                    static_cast<std::uint64_t>(all.add(counter::failed, 0)));
   }
@@ -152,25 +152,25 @@ void broadcast(std::string& text) {
   MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
   text.resize(bytes);
   constexpr std::uint64_t piece = std::uint64_t{1} << 30;  // counts are of type int
-  for (std::uint64_t at = 0; at < bytes; at += piece) {
-    MPI_Bcast(text.data() + at, static_cast<int>(std::min(piece, bytes - at)), MPI_BYTE, 0, MPI_COMM_WORLD);
+  for (std::uint64_t offset = 0; offset < bytes; offset += piece) {
+    MPI_Bcast(text.data() + offset, static_cast<int>(std::min(piece, bytes - offset)), MPI_BYTE, 0, MPI_COMM_WORLD);
   }
 }
 
 template <typename value>
-std::string bytes_of(const std::vector<value>& of) {
-  return {reinterpret_cast<const char*>(of.data()), of.size() * sizeof(value)};
+std::string bytes_of(const std::vector<value>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(value)};
 }
 template <typename value>
 std::vector<value> values_of(const std::string& bytes) {
-  std::vector<value> out(bytes.size() / sizeof(value));
-  std::memcpy(out.data(), bytes.data(), bytes.size());
-  return out;
+  std::vector<value> values(bytes.size() / sizeof(value));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
 }
 
-/// Whether `here` holds on all ranks. A rank where it does not has reported the error.
-bool all_ranks_ok(bool here) {
-  int mine = here ? 1 : 0;
+/// Whether `rank_ok` holds on all ranks. A rank where it does not has reported the error.
+bool all_ranks_ok(bool rank_ok) {
+  int mine = rank_ok ? 1 : 0;
   int all = 0;
   MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   return all != 0;
@@ -194,22 +194,22 @@ struct shared_plan {
 };
 
 /// Reads the manifest, the traces and the folder. Rank 0 only.
-result<shared_plan> plan_on_rank_0(const sweep_arguments& with) {
-  auto plan = plan_sweep(with, unit_program());
+result<shared_plan> plan_on_rank_0(const sweep_arguments& arguments) {
+  auto plan = plan_sweep(arguments, unit_program());
   if (!plan) return plan.why();
-  if (status ready = prepare_folder(with.folder, *plan); !ready) return ready;
-  auto left = units_left(with.folder, *plan, with.again);
+  if (status ready = prepare_folder(arguments.folder, *plan); !ready) return ready;
+  auto left = units_left(arguments.folder, *plan, arguments.again);
   if (!left) return left.why();
   return shared_plan{*std::move(plan), *std::move(left)};
 }
 
 std::string sources_text(const std::vector<bench::sweep::trace_source>& all) {
-  std::string out;
+  std::string text;
   for (const auto& each : all) {
-    out += fmt::format("{}\n{}\n{:d} {} {} {:a}\n", each.path, each.name, each.workload, each.content[0],
-                       each.content[1], each.ops);
+    text += fmt::format("{}\n{}\n{:d} {} {} {:a}\n", each.path, each.name, each.workload, each.content[0],
+                        each.content[1], each.ops);
   }
-  return out;
+  return text;
 }
 
 std::vector<bench::sweep::trace_source> sources_from(const std::string& text) {
@@ -217,9 +217,9 @@ std::vector<bench::sweep::trace_source> sources_from(const std::string& text) {
   std::string_view rest = text;
   const auto line = [&rest] {
     const std::size_t end = rest.find('\n');
-    std::string out{rest.substr(0, end)};
+    std::string first{rest.substr(0, end)};
     rest.remove_prefix(end + 1);
-    return out;
+    return first;
   };
   while (!rest.empty()) {
     bench::sweep::trace_source each;
@@ -237,10 +237,10 @@ std::vector<bench::sweep::trace_source> sources_from(const std::string& text) {
 }
 
 /// Gives every rank the plan of rank 0. Empty if rank 0 could not make it, and has reported the error.
-std::optional<shared_plan> share_plan(const sweep_arguments& with, int rank) {
+std::optional<shared_plan> share_plan(const sweep_arguments& arguments, int rank) {
   std::optional<shared_plan> mine;
   if (rank == 0) {
-    auto made = plan_on_rank_0(with);
+    auto made = plan_on_rank_0(arguments);
     if (made) {
       mine = *std::move(made);
     } else {
@@ -253,28 +253,28 @@ std::optional<shared_plan> share_plan(const sweep_arguments& with, int rank) {
   std::string left = mine ? bytes_of(mine->left) : "";
   for (std::string* each : {&sources, &version, &left}) broadcast(*each);
   if (rank == 0) return mine;
-  auto what = read_manifest(with.manifest);  // rank 0 has read it without an error
-  if (!what) {
-    (void)complain(what.why(), bad_input);
+  auto definition = read_manifest(arguments.manifest);  // rank 0 has read it without an error
+  if (!definition) {
+    (void)complain(definition.why(), bad_input);
     return std::nullopt;
   }
-  return shared_plan{make_plan(*std::move(what), version, sources_from(sources)), values_of<std::uint32_t>(left)};
+  return shared_plan{make_plan(*std::move(definition), version, sources_from(sources)), values_of<std::uint32_t>(left)};
 }
 
-int run_ranks(const sweep_arguments& with, int rank) {
-  std::optional<shared_plan> shared = share_plan(with, rank);
+int run_ranks(const sweep_arguments& arguments, int rank) {
+  std::optional<shared_plan> shared = share_plan(arguments, rank);
   if (!all_ranks_ok(shared.has_value())) return bad_input;
   const std::size_t all = shared->plan.units.size();
   result<run_outcome> ran{run_outcome{}};
   std::int64_t failed_units = 0;
   {
-    sweep_progress progress{all - shared->left.size(), all, with.quiet || rank != 0, with.lines && rank == 0,
+    sweep_progress progress{all - shared->left.size(), all, arguments.quiet || rank != 0, arguments.lines && rank == 0,
                             rank == 0};
     shared_counters counts;
     shared_source source{shared->left, progress, rank == 0};
     std::thread runner{[&] {
-      const run_options run{unit_program(), with.folder, fmt::format("rank{}", rank),
-                            with.job_count == 0 ? 1 : with.job_count, with.unit_time_limit};
+      const run_options run{unit_program(), arguments.folder, fmt::format("rank{}", rank),
+                            arguments.job_count == 0 ? 1 : arguments.job_count, arguments.unit_time_limit};
       ran = run_units(shared->plan, run, source);
       source.end();
     }};
@@ -287,7 +287,7 @@ int run_ranks(const sweep_arguments& with, int rank) {
   const bool well = all_ranks_ok(ran.ok());
   if (rank == 0 && well) {
     (void)bench::print_out(fmt::format("{} units, {} of them had results, {} failed: {}\n", all,
-                                       all - shared->left.size(), failed_units, with.folder))
+                                       all - shared->left.size(), failed_units, arguments.folder))
         .ok();
   }
   if (!well) return bad_input;
@@ -297,15 +297,16 @@ int run_ranks(const sweep_arguments& with, int rank) {
 int run(const std::vector<std::string>& arguments) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  sweep_arguments with;
+  sweep_arguments parsed;
   const bool is_sweep = !arguments.empty() && arguments.front() == "sweep";
-  auto text = is_sweep ? parse_sweep_arguments("gpumem_bench_mpi sweep", {arguments.begin() + 1, arguments.end()}, with)
-                       : status{errc::bad_setting, "expected gpumem_bench_mpi sweep MANIFEST -o FOLDER"};
-  if (text && !with.shard.empty())
+  auto text = is_sweep
+                  ? parse_sweep_arguments("gpumem_bench_mpi sweep", {arguments.begin() + 1, arguments.end()}, parsed)
+                  : status{errc::bad_setting, "expected gpumem_bench_mpi sweep MANIFEST -o FOLDER"};
+  if (text && !parsed.shard.empty())
     text = status{errc::bad_setting, "--shard: not supported under MPI, whose ranks share all units"};
   if (!text) return rank == 0 ? complain(text.why(), bad_input) : bad_input;
   if (*text) return rank != 0 || bench::print_out(**text).ok() ? 0 : bad_input;
-  return run_ranks(with, rank);
+  return run_ranks(parsed, rank);
 }
 
 }  // namespace

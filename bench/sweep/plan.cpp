@@ -68,24 +68,26 @@ void name_sources(std::vector<trace_source>& all) {
 }
 
 /// A plan costs its step limit; a search for a capacity replays about a hundred times.
-double estimated_cost(const manifest& what, const trace_source& of, const policy_row& row) {
-  double cost = of.ops * row.tenants * (what.mode == sweep_mode::fit ? 100 : 2);
-  if (row.with.policy == "planned") cost += std::min(static_cast<double>(what.plan_steps) / 10, of.ops * 1000);
+double estimated_cost(const manifest& definition, const trace_source& source, const policy_row& row) {
+  double cost = source.ops * row.tenants * (definition.mode == sweep_mode::fit ? 100 : 2);
+  if (row.config.policy == "planned")
+    cost += std::min(static_cast<double>(definition.plan_steps) / 10, source.ops * 1000);
   return cost;
 }
 
-json settings_of(const sweep_plan& plan, const unit& of) {
-  return {{"mode", to_string(plan.what.mode)},      {"policy", plan.what.policies[of.policy]},
-          {"device", plan.what.devices[of.device]}, {"capacity", plan.what.capacities[of.capacity].text},
-          {"seed", plan.what.seeds[of.seed]},       {"lag_ns", plan.what.lag_ns},
-          {"shared_use", plan.what.shared_use},     {"plan_steps", plan.what.plan_steps}};
+json settings_of(const sweep_plan& plan, const unit& work) {
+  return {
+      {"mode", to_string(plan.definition.mode)},        {"policy", plan.definition.policies[work.policy]},
+      {"device", plan.definition.devices[work.device]}, {"capacity", plan.definition.capacities[work.capacity].text},
+      {"seed", plan.definition.seeds[work.seed]},       {"lag_ns", plan.definition.lag_ns},
+      {"shared_use", plan.definition.shared_use},       {"plan_steps", plan.definition.plan_steps}};
 }
 
 std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 }  // namespace
 
-std::string hex(const hash128& of) { return fmt::format("{:016x}{:016x}", of[0], of[1]); }
+std::string hex(const hash128& hash) { return fmt::format("{:016x}{:016x}", hash[0], hash[1]); }
 
 result<std::string> program_version(const std::string& program) {
   const auto hash = hash_of_file(program);
@@ -93,12 +95,13 @@ result<std::string> program_version(const std::string& program) {
   return fmt::format("{}-{:016x}", GPUMEM_VERSION_TEXT, (*hash)[0]);
 }
 
-std::vector<trace_source> find_sources(const manifest& from, unsigned jobs) {
-  std::vector<trace_source> all(from.traces.size());
-  (void)run_parallel(all.size(), jobs, [&](std::size_t i) -> status {
-    const std::string& path = from.traces[i];
+std::vector<trace_source> find_sources(const manifest& definition, unsigned jobs) {
+  std::vector<trace_source> all(definition.traces.size());
+  (void)run_parallel(all.size(), jobs, [&](std::size_t index) -> status {
+    const std::string& path = definition.traces[index];
     const auto content = hash_of_file(path);
-    all[i] = {path, short_name(path), false, content ? *content : hash_of("unreadable " + path), estimated_ops(path)};
+    all[index] = {path, short_name(path), false, content ? *content : hash_of("unreadable " + path),
+                  estimated_ops(path)};
     return {};
   }).ok();
   std::map<hash128, std::string> seen;
@@ -107,23 +110,23 @@ std::vector<trace_source> find_sources(const manifest& from, unsigned jobs) {
     if (!added) log_line(fmt::format("{} has the content of {} and is counted once", each.path, first->second));
     return !added;
   });
-  for (const std::string& text : from.workloads)
+  for (const std::string& text : definition.workloads)
     all.push_back({text, text, true, hash_of("workload " + text), 100'000});
   name_sources(all);
   return all;
 }
 
-sweep_plan make_plan(manifest what, std::string version, std::vector<trace_source> traces) {
-  sweep_plan plan{std::move(what), std::move(version), std::move(traces), {}, {}};
+sweep_plan make_plan(manifest definition, std::string version, std::vector<trace_source> traces) {
+  sweep_plan plan{std::move(definition), std::move(version), std::move(traces), {}, {}};
   std::vector<policy_row> rows;
-  for (const std::string& text : plan.what.policies) rows.push_back(*parse_policy_row(text, settings{}, ""));
+  for (const std::string& text : plan.definition.policies) rows.push_back(*parse_policy_row(text, settings{}, ""));
   for (std::size_t t = 0; t < plan.traces.size(); ++t) {
-    for (std::size_t d = 0; d < plan.what.devices.size(); ++d) {
-      for (std::size_t c = 0; c < plan.what.capacities.size(); ++c) {
-        for (std::size_t s = 0; s < plan.what.seeds.size(); ++s) {
+    for (std::size_t d = 0; d < plan.definition.devices.size(); ++d) {
+      for (std::size_t c = 0; c < plan.definition.capacities.size(); ++c) {
+        for (std::size_t s = 0; s < plan.definition.seeds.size(); ++s) {
           for (std::size_t p = 0; p < rows.size(); ++p) {
             unit each{{},
-                      estimated_cost(plan.what, plan.traces[t], rows[p]),
+                      estimated_cost(plan.definition, plan.traces[t], rows[p]),
                       static_cast<std::uint32_t>(t),
                       static_cast<std::uint16_t>(p),
                       static_cast<std::uint16_t>(d),
@@ -140,38 +143,38 @@ sweep_plan make_plan(manifest what, std::string version, std::vector<trace_sourc
   plan.order.resize(plan.units.size());
   std::iota(plan.order.begin(), plan.order.end(), std::uint32_t{0});
   std::stable_sort(plan.order.begin(), plan.order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return plan.units[a].cost > plan.units[b].cost; });
+                   [&](std::uint32_t lhs, std::uint32_t rhs) { return plan.units[lhs].cost > plan.units[rhs].cost; });
   return plan;
 }
 
-std::string row_head(const sweep_plan& plan, const unit& which) {
-  const json head{{"key", hex(which.key)},
-                  {"policy", plan.what.policies[which.policy]},
-                  {"device", plan.what.devices[which.device]},
-                  {"capacity", plan.what.capacities[which.capacity].text},
-                  {"seed", plan.what.seeds[which.seed]},
-                  {"mode", to_string(plan.what.mode)},
+std::string row_head(const sweep_plan& plan, const unit& work) {
+  const json head{{"key", hex(work.key)},
+                  {"policy", plan.definition.policies[work.policy]},
+                  {"device", plan.definition.devices[work.device]},
+                  {"capacity", plan.definition.capacities[work.capacity].text},
+                  {"seed", plan.definition.seeds[work.seed]},
+                  {"mode", to_string(plan.definition.mode)},
                   {"simulated", true}};
   std::string text = dumped(head);
   text.pop_back();
   return text;
 }
 
-std::string request_of(const sweep_plan& plan, const unit& which) {
-  const trace_source& source = plan.traces[which.trace];
-  json out = settings_of(plan, which);
-  out["trace"] = source.path;
-  out["name"] = source.name;
-  out["workload"] = source.workload;
-  out["head"] = row_head(plan, which);
-  return dumped(out);
+std::string request_of(const sweep_plan& plan, const unit& work) {
+  const trace_source& source = plan.traces[work.trace];
+  json request = settings_of(plan, work);
+  request["trace"] = source.path;
+  request["name"] = source.name;
+  request["workload"] = source.workload;
+  request["head"] = row_head(plan, work);
+  return dumped(request);
 }
 
-std::string describe(const sweep_plan& plan, const unit& which) {
-  const std::string& capacity = plan.what.capacities[which.capacity].text;
-  return fmt::format("{} under {} on {}{}{}, seed {}", plan.traces[which.trace].name, plan.what.policies[which.policy],
-                     plan.what.devices[which.device], capacity.empty() ? "" : ", capacity ", capacity,
-                     plan.what.seeds[which.seed]);
+std::string describe(const sweep_plan& plan, const unit& work) {
+  const std::string& capacity = plan.definition.capacities[work.capacity].text;
+  return fmt::format("{} under {} on {}{}{}, seed {}", plan.traces[work.trace].name,
+                     plan.definition.policies[work.policy], plan.definition.devices[work.device],
+                     capacity.empty() ? "" : ", capacity ", capacity, plan.definition.seeds[work.seed]);
 }
 
 }  // namespace gpumem::bench::sweep

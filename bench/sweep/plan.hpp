@@ -16,7 +16,7 @@ namespace gpumem::bench::sweep {
 
 using hash128 = std::array<std::uint64_t, 2>;
 /// 32 hexadecimal digits.
-std::string hex(const hash128& of);
+std::string hex(const hash128& hash);
 
 /// A trace's file, or a workload created when a unit runs.
 struct trace_source {
@@ -38,7 +38,7 @@ struct unit {
 };
 
 struct sweep_plan {
-  manifest what;
+  manifest definition;
   std::string version;  ///< version of the program that replays
   std::vector<trace_source> traces;
   std::vector<unit> units;           ///< in the order of the merged results
@@ -50,16 +50,16 @@ result<std::string> program_version(const std::string& program);
 
 /// Reads every trace's bytes once, on `jobs` threads. Traces with equal content count once. An unreadable trace gets a
 /// hash of its path, and its units report the error.
-std::vector<trace_source> find_sources(const manifest& from, unsigned jobs);
+std::vector<trace_source> find_sources(const manifest& definition, unsigned jobs);
 
 /// Deterministic: the same on every rank and in every shard.
-sweep_plan make_plan(manifest what, std::string version, std::vector<trace_source> traces);
+sweep_plan make_plan(manifest definition, std::string version, std::vector<trace_source> traces);
 
 /// The request to a unit's process, as one line of JSON.
-std::string request_of(const sweep_plan& plan, const unit& which);
+std::string request_of(const sweep_plan& plan, const unit& work);
 /// The beginning of a unit's row: key, policy, device, capacity, seed; JSON without the closing brace.
-std::string row_head(const sweep_plan& plan, const unit& which);
+std::string row_head(const sweep_plan& plan, const unit& work);
 /// For messages: `trace under policy, sim:24GiB, capacity 4GiB, seed 1`.
-std::string describe(const sweep_plan& plan, const unit& which);
+std::string describe(const sweep_plan& plan, const unit& work);
 
 }  // namespace gpumem::bench::sweep

@@ -32,8 +32,8 @@ std::string crc_of(std::string_view unit_json) {
   return fmt::format("{:08x}", crc);
 }
 
-status failed(const std::string& path, std::string_view what, int error) {
-  return {errc::bad_setting, fmt::format("{}: {}: {}", printable(path, 4096), what, std::strerror(error))};
+status failed(const std::string& path, std::string_view operation, int error) {
+  return {errc::bad_setting, fmt::format("{}: {}: {}", printable(path, 4096), operation, std::strerror(error))};
 }
 
 /// The end of the last complete line.

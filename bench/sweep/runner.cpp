@@ -32,11 +32,11 @@ unit_outcome outcome_of(const std::string& head, const child_outcome& child, std
     return {error_row(head, "crash", fmt::format("ended by signal {} ({})", child.signal, ::strsignal(child.signal))),
             "{}"};
   }
-  const std::size_t end = child.out.find('\n');
-  const bool whole =
-      end != std::string::npos && child.out.ends_with('\n') && child.out.find('\n', end + 1) == child.out.size() - 1;
-  if (child.exit_status == 0 && whole && child.out.starts_with(head)) {
-    return {child.out.substr(0, end), child.out.substr(end + 1, child.out.size() - end - 2)};
+  const std::size_t end = child.output.find('\n');
+  const bool whole = end != std::string::npos && child.output.ends_with('\n') &&
+                     child.output.find('\n', end + 1) == child.output.size() - 1;
+  if (child.exit_status == 0 && whole && child.output.starts_with(head)) {
+    return {child.output.substr(0, end), child.output.substr(end + 1, child.output.size() - end - 2)};
   }
   return {error_row(head, "crash",
                     fmt::format("ended with exit status {}{}{}", child.exit_status, child.err.empty() ? "" : ": ",
@@ -45,58 +45,58 @@ unit_outcome outcome_of(const std::string& head, const child_outcome& child, std
 }
 
 /// Joins the process's times with those that the unit reported (`times`, `{...}`).
-std::string times_row(const std::string& key, const unit_outcome& of, const child_outcome& child, double wall_s) {
-  const std::string_view inner = std::string_view{of.times}.substr(1, of.times.size() - 2);
+std::string times_row(const std::string& key, const unit_outcome& outcome, const child_outcome& child, double wall_s) {
+  const std::string_view inner = std::string_view{outcome.times}.substr(1, outcome.times.size() - 2);
   return fmt::format("{{\"key\":\"{}\",\"wall_s\":{:.6f},\"processor_s\":{:.6f},\"peak_resident_bytes\":{}{}{}}}", key,
                      wall_s, child.processor_s, child.peak_resident_bytes, inner.empty() ? "" : ",", inner);
 }
 
 /// Runs one unit and appends its result. Returns whether it failed.
-result<bool> run_one(const sweep_plan& plan, const run_options& with, const unit& which, result_file& results,
+result<bool> run_one(const sweep_plan& plan, const run_options& options, const unit& work, result_file& results,
                      result_file& times) {
   const auto began = std::chrono::steady_clock::now();
-  const std::string head = row_head(plan, which);
+  const std::string head = row_head(plan, work);
   const auto child =
-      run_child(with.program, {"unit", std::to_string(::getpid())}, request_of(plan, which), with.time_limit);
+      run_child(options.program, {"unit", std::to_string(::getpid())}, request_of(plan, work), options.time_limit);
   if (!child) return child.why();
-  const unit_outcome outcome = outcome_of(head, *child, with.time_limit);
+  const unit_outcome outcome = outcome_of(head, *child, options.time_limit);
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  if (status written = times.append(times_row(hex(which.key), outcome, *child, wall_s)); !written) return written;
+  if (status written = times.append(times_row(hex(work.key), outcome, *child, wall_s)); !written) return written;
   if (status written = results.append(outcome.row); !written) return written;
   const bool failed = is_error_row(outcome.row);
   if (failed) {
     const auto error = nlohmann::json::parse(outcome.row, nullptr, false);
     const std::string why = error.is_discarded() ? "" : error["error"].value("text", "");
     log_line(
-        fmt::format("unit {} ({}): {}", hex(which.key), printable(describe(plan, which), 400), printable(why, 1000)));
+        fmt::format("unit {} ({}): {}", hex(work.key), printable(describe(plan, work), 400), printable(why, 1000)));
   }
   return failed;
 }
 
 }  // namespace
 
-result<run_outcome> run_units(const sweep_plan& plan, const run_options& with, unit_source& from) {
+result<run_outcome> run_units(const sweep_plan& plan, const run_options& options, unit_source& source) {
   ::signal(SIGPIPE, SIG_IGN);  // a unit may end before it has read its request
   ::signal(SIGXFSZ, SIG_IGN);  // exceeding a file size limit is then an error of `write`
-  auto results = result_file::open(with.folder, "results", with.label);
+  auto results = result_file::open(options.folder, "results", options.label);
   if (!results) return results.why();
-  auto times = result_file::open(with.folder, "times", with.label);
+  auto times = result_file::open(options.folder, "times", options.label);
   if (!times) return times.why();
   std::atomic<std::uint64_t> units{0};
   std::atomic<std::uint64_t> failed{0};
   std::atomic<bool> stop{false};
-  const status went = run_parallel(with.jobs, with.jobs, [&](std::size_t) -> status {
+  const status went = run_parallel(options.jobs, options.jobs, [&](std::size_t) -> status {
     while (!stop) {
-      const auto next = from.next();
+      const auto next = source.next();
       if (!next) return {};
-      const auto one = run_one(plan, with, plan.units[*next], **results, **times);
-      if (!one) {
+      const auto unit_failed = run_one(plan, options, plan.units[*next], **results, **times);
+      if (!unit_failed) {
         stop = true;
-        return one.why();
+        return unit_failed.why();
       }
       ++units;
-      if (*one) ++failed;
-      from.done(*one);
+      if (*unit_failed) ++failed;
+      source.done(*unit_failed);
     }
     return {};
   });

@@ -41,6 +41,6 @@ struct run_outcome {
 
 /// Runs units until the source is empty. A unit that crashes or takes too long is reported on standard error with its
 /// key, and recorded. `bad_setting` if results cannot be written; no further unit is begun then.
-result<run_outcome> run_units(const sweep_plan& plan, const run_options& with, unit_source& from);
+result<run_outcome> run_units(const sweep_plan& plan, const run_options& options, unit_source& source);
 
 }  // namespace gpumem::bench::sweep

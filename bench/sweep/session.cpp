@@ -43,23 +43,23 @@ result<std::optional<std::string>> parse_arguments(CLI::App& app, std::vector<st
   return std::optional<std::string>{};
 }
 
-status read_numbers(sweep_arguments& into) {
-  if (!into.time_limit.empty()) {
+status read_numbers(sweep_arguments& arguments) {
+  if (!arguments.time_limit.empty()) {
     double seconds = 0;
-    const char* const last = into.time_limit.data() + into.time_limit.size();
-    const auto [end, code] = std::from_chars(into.time_limit.data(), last, seconds, std::chars_format::fixed);
+    const char* const last = arguments.time_limit.data() + arguments.time_limit.size();
+    const auto [end, code] = std::from_chars(arguments.time_limit.data(), last, seconds, std::chars_format::fixed);
     if (code != std::errc{} || end != last || seconds < 0.001 || seconds > longest_unit_s) {
-      return {errc::bad_setting,
-              fmt::format("--unit-time-limit {}: expected seconds from 0.001 to 1000000", printable(into.time_limit))};
+      return {errc::bad_setting, fmt::format("--unit-time-limit {}: expected seconds from 0.001 to 1000000",
+                                             printable(arguments.time_limit))};
     }
-    into.unit_time_limit = std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1000)};
+    arguments.unit_time_limit = std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1000)};
   }
-  if (!into.jobs.empty()) {
-    const char* const last = into.jobs.data() + into.jobs.size();
-    const auto [end, code] = std::from_chars(into.jobs.data(), last, into.job_count);
-    if (code != std::errc{} || end != last || into.job_count == 0 || into.job_count > most_jobs) {
+  if (!arguments.jobs.empty()) {
+    const char* const last = arguments.jobs.data() + arguments.jobs.size();
+    const auto [end, code] = std::from_chars(arguments.jobs.data(), last, arguments.job_count);
+    if (code != std::errc{} || end != last || arguments.job_count == 0 || arguments.job_count > most_jobs) {
       return {errc::bad_setting,
-              fmt::format("--jobs {}: expected a whole number from 1 to {}", printable(into.jobs), most_jobs)};
+              fmt::format("--jobs {}: expected a whole number from 1 to {}", printable(arguments.jobs), most_jobs)};
     }
   }
   return {};
@@ -88,48 +88,49 @@ class local_source final : public unit_source {
   std::atomic<std::uint64_t> failed_{0};
 };
 
-result<shard> shard_of(const sweep_arguments& with) {
-  if (!with.shard.empty()) return parse_shard(with.shard);
+result<shard> shard_of(const sweep_arguments& arguments) {
+  if (!arguments.shard.empty()) return parse_shard(arguments.shard);
   const auto array = shard_of_array([](const char* name) -> const char* { return std::getenv(name); });
   if (!array) return array.why();
   return array->value_or(shard{});
 }
 
 /// The part of the remaining units that belongs to the shard.
-result<std::vector<std::uint32_t>> share_left(const sweep_arguments& with, const sweep_plan& plan, const shard& of) {
-  auto left = units_left(with.folder, plan, with.again);
-  if (!left || of.count == 1) return left;
+result<std::vector<std::uint32_t>> share_left(const sweep_arguments& arguments, const sweep_plan& plan,
+                                              const shard& share) {
+  auto left = units_left(arguments.folder, plan, arguments.again);
+  if (!left || share.count == 1) return left;
   std::vector<bool> own(plan.units.size());
-  for (const std::uint32_t i : units_of(of, plan.order)) own[i] = true;
-  std::erase_if(*left, [&](std::uint32_t i) { return !own[i]; });
+  for (const std::uint32_t i : units_of(share, plan.order)) own[i] = true;
+  std::erase_if(*left, [&](std::uint32_t index) { return !own[index]; });
   return left;
 }
 
 int run_sweep(const std::vector<std::string>& arguments) {
-  sweep_arguments with;
-  const auto text = parse_sweep_arguments("gpumem_bench sweep", arguments, with);
+  sweep_arguments parsed;
+  const auto text = parse_sweep_arguments("gpumem_bench sweep", arguments, parsed);
   if (!text) return complain(text.why(), bad_input);
   if (*text) return print_out(**text).ok() ? 0 : bad_input;
-  const auto which = shard_of(with);
-  if (!which) return complain(which.why(), bad_input);
-  const auto plan = plan_sweep(with, unit_program());
+  const auto share = shard_of(parsed);
+  if (!share) return complain(share.why(), bad_input);
+  const auto plan = plan_sweep(parsed, unit_program());
   if (!plan) return complain(plan.why(), bad_input);
-  if (status ready = prepare_folder(with.folder, *plan); !ready) return complain(ready, bad_input);
-  const auto left = share_left(with, *plan, *which);
+  if (status ready = prepare_folder(parsed.folder, *plan); !ready) return complain(ready, bad_input);
+  const auto left = share_left(parsed, *plan, *share);
   if (!left) return complain(left.why(), bad_input);
-  const std::size_t all = which->count == 1 ? plan->units.size() : units_of(*which, plan->order).size();
+  const std::size_t all = share->count == 1 ? plan->units.size() : units_of(*share, plan->order).size();
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  run_options run{unit_program(), with.folder, which->label(), with.job_count == 0 ? cores : with.job_count,
-                  with.unit_time_limit};
+  run_options run{unit_program(), parsed.folder, share->label(), parsed.job_count == 0 ? cores : parsed.job_count,
+                  parsed.unit_time_limit};
   result<run_outcome> ran{run_outcome{}};
   {
-    sweep_progress progress{all - left->size(), all, with.quiet, with.lines, false};
+    sweep_progress progress{all - left->size(), all, parsed.quiet, parsed.lines, false};
     local_source source{*left, progress};
     ran = run_units(*plan, run, source);
   }
   if (!ran) return complain(ran.why(), bad_input);
   if (status said = print_out(fmt::format("{} units, {} of them had results, {} failed: {}\n", all, all - left->size(),
-                                          ran->failed, with.folder));
+                                          ran->failed, parsed.folder));
       !said) {
     return complain(said, bad_input);
   }
@@ -138,26 +139,26 @@ int run_sweep(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-void add_merge_options(CLI::App& app, merge_options& with) {
+void add_merge_options(CLI::App& app, merge_options& options) {
   app.footer("Example: gpumem_bench merge results -o results.json");
-  app.add_option("folder", with.folder, "output of gpumem_bench sweep")->type_name("FOLDER")->required();
-  app.add_option("-o,--output", with.output, "ends in .json, .html or .parquet (needs python3 with pyarrow)")
+  app.add_option("folder", options.folder, "output of gpumem_bench sweep")->type_name("FOLDER")->required();
+  app.add_option("-o,--output", options.output, "ends in .json, .html or .parquet (needs python3 with pyarrow)")
       ->type_name("FILE")
       ->required();
-  app.add_flag("--partial", with.partial, "allow units without a result");
+  app.add_flag("--partial", options.partial, "allow units without a result");
 }
 
 namespace {
 
 int run_merge(const std::vector<std::string>& arguments) {
-  merge_options with;
+  merge_options options;
   CLI::App app{"Merges a sweep's folder into one file, with the same bytes however its units were run.",
                "gpumem_bench merge"};
-  add_merge_options(app, with);
+  add_merge_options(app, options);
   const auto text = parse_arguments(app, arguments);
   if (!text) return complain(text.why(), bad_input);
   if (*text) return print_out(**text).ok() ? 0 : bad_input;
-  const status merged = merge(with);
+  const status merged = merge(options);
   return merged.ok() ? 0 : complain(merged, bad_input);
 }
 
@@ -168,46 +169,47 @@ int complain(const status& why, int exit_status) {
   return exit_status;
 }
 
-void add_sweep_options(CLI::App& app, sweep_arguments& into) {
+void add_sweep_options(CLI::App& app, sweep_arguments& arguments) {
   app.footer("Example: gpumem_bench sweep manifest.json -o results --shard 3/8");
-  app.add_option("manifest", into.manifest, "JSON (docs/sweep.md)")->type_name("MANIFEST")->required();
-  app.add_option("-o,--output", into.folder, "folder for the results; an existing one is resumed")
+  app.add_option("manifest", arguments.manifest, "JSON (docs/sweep.md)")->type_name("MANIFEST")->required();
+  app.add_option("-o,--output", arguments.folder, "folder for the results; an existing one is resumed")
       ->type_name("FOLDER")
       ->required();
-  app.add_option("--shard", into.shard, "a share of the units: 3/8; by default from a Slurm array's task")
+  app.add_option("--shard", arguments.shard, "a share of the units: 3/8; by default from a Slurm array's task")
       ->type_name("i/n");
-  app.add_option("--unit-time-limit", into.time_limit, "time after which a unit is killed (600)")->type_name("SECONDS");
-  app.add_option("-j,--jobs", into.jobs, "units at once (default: number of cores; under MPI 1 a rank)")
+  app.add_option("--unit-time-limit", arguments.time_limit, "time after which a unit is killed (600)")
+      ->type_name("SECONDS");
+  app.add_option("-j,--jobs", arguments.jobs, "units at once (default: number of cores; under MPI 1 a rank)")
       ->type_name("N");
-  app.add_flag("--retry-failed", into.again, "repeat units that crashed, took too long, or had a bad trace");
-  app.add_flag("--quiet", into.quiet, "no progress on the terminal");
-  app.add_flag("--progress", into.lines, "progress as lines on standard error, for logs");
+  app.add_flag("--retry-failed", arguments.again, "repeat units that crashed, took too long, or had a bad trace");
+  app.add_flag("--quiet", arguments.quiet, "no progress on the terminal");
+  app.add_flag("--progress", arguments.lines, "progress as lines on standard error, for logs");
 }
 
 result<std::optional<std::string>> parse_sweep_arguments(const std::string& program, std::vector<std::string> arguments,
-                                                         sweep_arguments& into) {
+                                                         sweep_arguments& parsed) {
   CLI::App app{
       "Runs every trace of a manifest under every policy, device, capacity and seed; resumes after an interruption.",
       program};
-  add_sweep_options(app, into);
+  add_sweep_options(app, parsed);
   auto text = parse_arguments(app, std::move(arguments));
   if (!text || *text) return text;
-  if (status read = read_numbers(into); !read) return read;
+  if (status read = read_numbers(parsed); !read) return read;
   return text;
 }
 
-result<sweep_plan> plan_sweep(const sweep_arguments& with, const std::string& program) {
+result<sweep_plan> plan_sweep(const sweep_arguments& arguments, const std::string& program) {
   for (const auto& [name, value] : process_environment()) {
     if (name != "GPUMEM_VERBOSE" && name != "GPUMEM_STRICT") {
       log_line(fmt::format("{} is not read by a sweep, whose settings are the manifest's", printable(name)));
     }
   }
-  auto what = read_manifest(with.manifest);
-  if (!what) return what.why();
+  auto definition = read_manifest(arguments.manifest);
+  if (!definition) return definition.why();
   auto version = program_version(program);
   if (!version) return version.why();
-  auto sources = find_sources(*what, std::max(1U, std::thread::hardware_concurrency()));
-  return make_plan(*std::move(what), *std::move(version), std::move(sources));
+  auto sources = find_sources(*definition, std::max(1U, std::thread::hardware_concurrency()));
+  return make_plan(*std::move(definition), *std::move(version), std::move(sources));
 }
 
 std::string unit_program() {

@@ -33,15 +33,15 @@ struct sweep_arguments {
 struct merge_options;
 
 /// Declares the options of `sweep` and `merge`.
-void add_sweep_options(CLI::App& app, sweep_arguments& into);
-void add_merge_options(CLI::App& app, merge_options& into);
+void add_sweep_options(CLI::App& app, sweep_arguments& arguments);
+void add_merge_options(CLI::App& app, merge_options& options);
 
 /// Returns a text to print (help), or nothing. `arguments` are those after `sweep`.
 result<std::optional<std::string>> parse_sweep_arguments(const std::string& program, std::vector<std::string> arguments,
-                                                         sweep_arguments& into);
+                                                         sweep_arguments& parsed);
 
 /// Reads and checks the manifest, the traces and the version; writes nothing. `program` runs the units.
-result<sweep_plan> plan_sweep(const sweep_arguments& with, const std::string& program);
+result<sweep_plan> plan_sweep(const sweep_arguments& arguments, const std::string& program);
 
 /// `gpumem_bench` in the folder of this program, or else this program.
 std::string unit_program();

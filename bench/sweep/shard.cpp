@@ -53,10 +53,10 @@ result<std::optional<shard>> shard_of_array(const std::function<const char*(cons
                   printable(id_text), count ? fmt::format("{}", *count) : "?")};
 }
 
-std::vector<std::uint32_t> units_of(const shard& which, const std::vector<std::uint32_t>& order) {
-  std::vector<std::uint32_t> out;
-  for (std::size_t i = which.index - 1; i < order.size(); i += which.count) out.push_back(order[i]);
-  return out;
+std::vector<std::uint32_t> units_of(const shard& share, const std::vector<std::uint32_t>& order) {
+  std::vector<std::uint32_t> units;
+  for (std::size_t i = share.index - 1; i < order.size(); i += share.count) units.push_back(order[i]);
+  return units;
 }
 
 }  // namespace gpumem::bench::sweep

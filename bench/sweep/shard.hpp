@@ -27,6 +27,6 @@ result<shard> parse_shard(std::string_view text);
 result<std::optional<shard>> shard_of_array(const std::function<const char*(const char*)>& variable);
 
 /// Every `count`-th unit of the plan's order, so that each shard gets long and short units.
-std::vector<std::uint32_t> units_of(const shard& which, const std::vector<std::uint32_t>& order);
+std::vector<std::uint32_t> units_of(const shard& share, const std::vector<std::uint32_t>& order);
 
 }  // namespace gpumem::bench::sweep

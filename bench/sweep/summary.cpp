@@ -19,8 +19,8 @@ constexpr std::size_t most_kinds = 40;
 
 /// The value below which this share of the sorted values lies.
 double quantile(const std::vector<double>& sorted, double share) {
-  const auto at = static_cast<std::size_t>(std::llround(share * static_cast<double>(sorted.size() - 1)));
-  return sorted[at];
+  const auto position = static_cast<std::size_t>(std::llround(share * static_cast<double>(sorted.size() - 1)));
+  return sorted[position];
 }
 
 /// Rounds to four digits, which is all that the page shows.
@@ -115,18 +115,19 @@ json summary::policy_json(std::size_t policy, const std::vector<one_case>& all) 
     const double value = used.value_or(0);
     if (value >= top - same) {
       ++best;
-      alone +=
-          std::count_if(each.rows.begin(), each.rows.end(),
-                        [&](const summary_row* other) { return utilization_of(other).value_or(0) >= top - same; }) == 1
-              ? 1U
-              : 0U;
+      alone += std::count_if(each.rows.begin(), each.rows.end(),
+                             [&](const summary_row* candidate) {
+                               return utilization_of(candidate).value_or(0) >= top - same;
+                             }) == 1
+                   ? 1U
+                   : 0U;
       continue;
     }
     if (value >= top * (1 - clearly_less)) continue;
     ++lost;
     std::string winner;
-    for (const summary_row* other : each.rows) {
-      if (winner.empty() && utilization_of(other).value_or(0) >= top - same) winner = other->policy;
+    for (const summary_row* candidate : each.rows) {
+      if (winner.empty() && utilization_of(candidate).value_or(0) >= top - same) winner = candidate->policy;
     }
     worst.emplace_back(value / top, json{{"trace", each.trace},
                                          {"where", each.rest},
@@ -135,7 +136,7 @@ json summary::policy_json(std::size_t policy, const std::vector<one_case>& all) 
                                          {"best", rounded(top)},
                                          {"best_policy", winner}});
   }
-  std::stable_sort(worst.begin(), worst.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(worst.begin(), worst.end(), [](const auto& lhs, const auto& rhs) { return lhs.first < rhs.first; });
   json shown = json::array();
   for (std::size_t i = 0; i < std::min(worst.size(), worst_shown); ++i) shown.push_back(worst[i].second);
   return {{"policy", policies_[policy]},
@@ -156,7 +157,7 @@ json summary::kinds_json(const std::vector<one_case>& all) const {
   std::map<std::string, std::vector<const one_case*>> kinds;
   for (const one_case& each : all) kinds[kind_of(each.trace)].push_back(&each);
   if (kinds.size() > most_kinds) return json::array();
-  json out = json::array();
+  json listed = json::array();
   for (const auto& [kind, members] : kinds) {
     json policies = json::array();
     for (std::size_t p = 0; p < policies_.size(); ++p) {
@@ -176,32 +177,32 @@ json summary::kinds_json(const std::vector<one_case>& all) const {
                           {"lost", lost},
                           {"median", values.empty() ? json(nullptr) : json(rounded(quantile(values, 0.5)))}});
     }
-    out.push_back({{"kind", kind}, {"cases", members.size()}, {"policies", std::move(policies)}});
+    listed.push_back({{"kind", kind}, {"cases", members.size()}, {"policies", std::move(policies)}});
   }
-  return out;
+  return listed;
 }
 
 /// Over the cases that both ran: how often the first is better than the second by more than a thousandth.
 json summary::pairs_json(const std::vector<one_case>& all) const {
-  json out = json::array();
+  json pairs = json::array();
   for (std::size_t a = 0; a < policies_.size(); ++a) {
     json row = json::array();
     for (std::size_t b = 0; b < policies_.size(); ++b) {
       std::uint64_t both = 0;
       std::uint64_t better = 0;
       for (const one_case& each : all) {
-        const auto one = utilization_of(each.rows[a]);
-        const auto other = utilization_of(each.rows[b]);
-        if (!one || !other) continue;
+        const auto first = utilization_of(each.rows[a]);
+        const auto second = utilization_of(each.rows[b]);
+        if (!first || !second) continue;
         ++both;
-        better += *one > *other * 1.001 ? 1U : 0U;
+        better += *first > *second * 1.001 ? 1U : 0U;
       }
       row.push_back(a == b || both == 0 ? json(nullptr)
                                         : json(rounded(static_cast<double>(better) / static_cast<double>(both))));
     }
-    out.push_back(std::move(row));
+    pairs.push_back(std::move(row));
   }
-  return out;
+  return pairs;
 }
 
 json summary::to_json() const {

@@ -14,19 +14,19 @@ std::string duration_text(double seconds) {
 
 }  // namespace
 
-std::string progress_text(std::uint64_t done, std::uint64_t of, std::uint64_t failed, std::uint64_t done_here,
+std::string progress_text(std::uint64_t done, std::uint64_t total, std::uint64_t failed, std::uint64_t done_here,
                           double seconds) {
-  std::string out = fmt::format("{} of {} units", done, of);
-  if (failed != 0) out += fmt::format(", {} failed", failed);
-  if (done_here == 0 || seconds <= 0) return out;
+  std::string text = fmt::format("{} of {} units", done, total);
+  if (failed != 0) text += fmt::format(", {} failed", failed);
+  if (done_here == 0 || seconds <= 0) return text;
   const double rate = static_cast<double>(done_here) / seconds;
-  out += fmt::format(", {:.3g}/s", rate);
-  if (done < of) out += fmt::format(", about {} left", duration_text(static_cast<double>(of - done) / rate));
-  return out;
+  text += fmt::format(", {:.3g}/s", rate);
+  if (done < total) text += fmt::format(", about {} left", duration_text(static_cast<double>(total - done) / rate));
+  return text;
 }
 
-sweep_progress::sweep_progress(std::uint64_t before, std::uint64_t of, bool quiet, bool lines, bool any_terminal)
-    : before_{before}, of_{of} {
+sweep_progress::sweep_progress(std::uint64_t before, std::uint64_t total, bool quiet, bool lines, bool any_terminal)
+    : before_{before}, total_{total} {
   if (lines) {
     form_ = form::lines;
   } else if (!quiet && ::isatty(STDERR_FILENO) != 0) {
@@ -50,12 +50,12 @@ sweep_progress::~sweep_progress() {
 void sweep_progress::show(std::uint64_t done, std::uint64_t failed) {
   if (form_ == form::none) return;
   const std::lock_guard lock{mutex_};
-  const auto now = clock::now();
+  const auto time = clock::now();
   const auto wait = form_ == form::lines ? std::chrono::milliseconds{10'000} : std::chrono::milliseconds{100};
-  if (now - last_ < wait && before_ + done < of_) return;
-  last_ = now;
-  const double seconds = std::chrono::duration<double>(now - began_).count();
-  const std::string text = progress_text(before_ + done, of_, failed, done, seconds);
+  if (time - last_ < wait && before_ + done < total_) return;
+  last_ = time;
+  const double seconds = std::chrono::duration<double>(time - began_).count();
+  const std::string text = progress_text(before_ + done, total_, failed, done, seconds);
   fmt::print(terminal_, "{}{}{}", form_ == form::lines ? "gpumem_bench: " : "\r\033[K", text,
              form_ == form::lines ? "\n" : "");
   (void)std::fflush(terminal_);

@@ -13,7 +13,7 @@
 namespace gpumem::bench::sweep {
 
 /// `1,234 of 7,000 units, 3 failed, 45.2/s, about 2 min left`.
-std::string progress_text(std::uint64_t done, std::uint64_t of, std::uint64_t failed, std::uint64_t done_here,
+std::string progress_text(std::uint64_t done, std::uint64_t total, std::uint64_t failed, std::uint64_t done_here,
                           double seconds);
 
 class sweep_progress {
@@ -22,7 +22,7 @@ class sweep_progress {
 
   /// `before` units were done at the start. The terminal is standard error; with `any_terminal`, otherwise the
   /// controlling terminal (mpirun puts a pipe between).
-  sweep_progress(std::uint64_t before, std::uint64_t of, bool quiet, bool lines, bool any_terminal);
+  sweep_progress(std::uint64_t before, std::uint64_t total, bool quiet, bool lines, bool any_terminal);
   ~sweep_progress();
   sweep_progress(const sweep_progress&) = delete;
   sweep_progress& operator=(const sweep_progress&) = delete;
@@ -35,7 +35,7 @@ class sweep_progress {
   using clock = std::chrono::steady_clock;
   std::mutex mutex_;
   const std::uint64_t before_;
-  const std::uint64_t of_;
+  const std::uint64_t total_;
   form form_ = form::none;
   std::FILE* terminal_ = stderr;
   const clock::time_point began_ = clock::now();

@@ -31,9 +31,10 @@ std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::
 
 /// Replaces the trace's path in a message by its name, so that rows do not depend on where the trace is stored.
 std::string without_path(std::string text, const std::string& path, const std::string& name) {
-  for (std::size_t at = text.find(path); at != std::string::npos && !path.empty(); at = text.find(path, at)) {
-    text.replace(at, path.size(), name);
-    at += name.size();
+  for (std::size_t position = text.find(path); position != std::string::npos && !path.empty();
+       position = text.find(path, position)) {
+    text.replace(position, path.size(), name);
+    position += name.size();
   }
   return text;
 }
@@ -52,38 +53,39 @@ unit_rows rows_of(const std::string& head, const json& figures, const json& time
   return {head + body, dumped(times)};
 }
 
-result<policy_row> row_for(const json& request, const trace& of, own_plan& plan) {
+result<policy_row> row_for(const json& request, const trace& recorded, own_plan& plan) {
   capacity most{request["capacity"], {}};
   if (most.text.ends_with("%live")) most.share_of_peak_live = std::stod(most.text) / 100;
-  const std::string limit = most.limit_for(of.peak_live_bytes);
+  const std::string limit = most.limit_for(recorded.peak_live_bytes);
   auto row = parse_policy_row(request["policy"].get<std::string>(), settings{}, limit);
   if (row && request["mode"] == "fit") row = fit_row(*row);
   if (!row || !needs_own_plan(*row)) return row;
-  auto made = own_plan::make(of, no_time_limit, request["plan_steps"].get<std::uint64_t>(), row->with.reuse);
+  auto made = own_plan::make(recorded, no_time_limit, request["plan_steps"].get<std::uint64_t>(), row->config.reuse);
   if (!made) return made.why();
   plan = *std::move(made);
   return plan.followed_by(*row);
 }
 
-unit_rows compare_unit(const std::string& head, const trace& of, const policy_row& row, const replay_setup& setup) {
-  auto figures = measure_checked(of, row, setup);
+unit_rows compare_unit(const std::string& head, const trace& recorded, const policy_row& row,
+                       const replay_setup& setup) {
+  auto figures = measure_checked(recorded, row, setup);
   if (!figures) return {error_row(head, "defect", figures.why().message()), "{}"};
   const replay_outcome& outcome = figures->outcome;
   const double ns = outcome.ops == 0 ? 0 : static_cast<double>(outcome.elapsed_ns) / static_cast<double>(outcome.ops);
-  json out = json::parse(compare_json({{&of, &row, *figures, {}, {}}}, setup))["results"][0];
-  leave_out(out);
-  out["takes_everything"] = row.takes_everything;
-  return rows_of(head, out, {{"host_ns_per_op", ns}});
+  json result_row = json::parse(compare_json({{&recorded, &row, *figures, {}, {}}}, setup))["results"][0];
+  leave_out(result_row);
+  result_row["takes_everything"] = row.takes_everything;
+  return rows_of(head, result_row, {{"host_ns_per_op", ns}});
 }
 
-unit_rows fit_unit(const std::string& head, const trace& of, const policy_row& row, const replay_setup& setup) {
-  const auto figures = measure_fit(of, row, setup);
+unit_rows fit_unit(const std::string& head, const trace& recorded, const policy_row& row, const replay_setup& setup) {
+  const auto figures = measure_fit(recorded, row, setup);
   if (!figures) return {error_row(head, "defect", figures.why().message()), "{}"};
-  json out = json::parse(fit_json({{&of, &row, *figures}}, setup))["results"][0];
-  leave_out(out);
-  out.erase("failed");  // for peers only, which a sweep does not run
-  out["ops"] = of.ops.size();
-  return rows_of(head, out, json::object());
+  json result_row = json::parse(fit_json({{&recorded, &row, *figures}}, setup))["results"][0];
+  leave_out(result_row);
+  result_row.erase("failed");  // for peers only, which a sweep does not run
+  result_row["ops"] = recorded.ops.size();
+  return rows_of(head, result_row, json::object());
 }
 
 }  // namespace
@@ -117,7 +119,7 @@ unit_rows run_unit(std::string_view text) {
   const bool fit = request["mode"] == "fit";
   const sim_config room =
       fit ? fit_device(*setup, std::max<std::uint64_t>(2 * t->peak_live_bytes, 1U << 30U)) : setup->device;
-  if (const auto opened = open_rig(room, row->with); !opened) return error("policy", opened.why());
+  if (const auto opened = open_rig(room, row->config); !opened) return error("policy", opened.why());
   return fit ? fit_unit(head, *t, *row, *setup) : compare_unit(head, *t, *row, *setup);
 }
 

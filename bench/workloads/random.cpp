@@ -20,10 +20,10 @@ class quantiles {
   }
   [[nodiscard]] std::uint64_t at(double share) const {
     const double place = share * static_cast<double>(points_.size() - 1);
-    const auto below = static_cast<std::size_t>(place);
-    const double low = points_[below];
-    const double high = points_[std::min(below + 1, points_.size() - 1)];
-    return static_cast<std::uint64_t>(std::llround(low * std::pow(high / low, place - static_cast<double>(below))));
+    const auto lower = static_cast<std::size_t>(place);
+    const double low = points_[lower];
+    const double high = points_[std::min(lower + 1, points_.size() - 1)];
+    return static_cast<std::uint64_t>(std::llround(low * std::pow(high / low, place - static_cast<double>(lower))));
   }
 
  private:
@@ -54,45 +54,46 @@ fitted fit_to(const trace& like) {
     if (live[slot]) blocks.emplace_back(like.ops[begin[slot]].bytes, like.ops.size() - begin[slot]);
   }
   std::sort(blocks.begin(), blocks.end());
-  fitted out;
+  fitted model;
   std::vector<std::uint64_t> sizes;
   std::vector<std::vector<std::uint64_t>> lifetimes(fitted::classes);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     sizes.push_back(blocks[i].first);
     lifetimes[i * fitted::classes / blocks.size()].push_back(std::max<std::uint64_t>(blocks[i].second, 1));
   }
-  out.sizes = quantiles{sizes};
-  for (auto& each : lifetimes) out.lifetimes.emplace_back(std::move(each));
-  return out;
+  model.sizes = quantiles{sizes};
+  for (auto& each : lifetimes) model.lifetimes.emplace_back(std::move(each));
+  return model;
 }
 
 }  // namespace
 
 trace random_workload(const workload_shape& shape, const trace& like) {
-  const fitted from = fit_to(like);
+  const fitted model = fit_to(like);
   random_numbers random{shape.seed};
   // Scales sizes so that live memory comes near the requested peak.
   const double scale = static_cast<double>(shape.peak_bytes) / static_cast<double>(like.peak_live_bytes);
-  trace_builder out;
+  trace_builder builder;
   using death = std::pair<std::uint64_t, std::uint32_t>;  // operation, slot
   std::priority_queue<death, std::vector<death>, std::greater<>> deaths;
-  while (out.ops() < shape.ops) {
-    if (!deaths.empty() && deaths.top().first <= out.ops()) {
-      out.free(deaths.top().second);
+  while (builder.ops() < shape.ops) {
+    if (!deaths.empty() && deaths.top().first <= builder.ops()) {
+      builder.free(deaths.top().second);
       deaths.pop();
       continue;
     }
     const double rank = random.share();
-    const auto bytes = static_cast<std::uint64_t>(scale * static_cast<double>(from.sizes.at(rank)));
-    const quantiles& lifetime = from.lifetimes[static_cast<std::size_t>(rank * fitted::classes)];
-    while (!deaths.empty() && out.live_bytes() + bytes > shape.peak_bytes) {  // ends the next block early to make room
-      out.free(deaths.top().second);
+    const auto bytes = static_cast<std::uint64_t>(scale * static_cast<double>(model.sizes.at(rank)));
+    const quantiles& lifetime = model.lifetimes[static_cast<std::size_t>(rank * fitted::classes)];
+    while (!deaths.empty() &&
+           builder.live_bytes() + bytes > shape.peak_bytes) {  // ends the next block early to make room
+      builder.free(deaths.top().second);
       deaths.pop();
     }
-    const std::uint32_t slot = out.allocate(bytes);
-    deaths.emplace(out.ops() + lifetime.at(random.share()), slot);
+    const std::uint32_t slot = builder.allocate(bytes);
+    deaths.emplace(builder.ops() + lifetime.at(random.share()), slot);
   }
-  return std::move(out).done("random");
+  return std::move(builder).done("random");
 }
 
 }  // namespace gpumem::bench

@@ -20,13 +20,13 @@ class best_fit_region {
       if (each->second >= units && (best == free_.end() || each->second < best->second)) best = each;
     }
     if (best == free_.end()) {
-      std::uint64_t at = end_;
+      std::uint64_t begin = end_;
       if (!free_.empty() && std::prev(free_.end())->first + std::prev(free_.end())->second == end_) {
-        at = std::prev(free_.end())->first;  // the last hole has no end
+        begin = std::prev(free_.end())->first;  // the last hole has no end
         free_.erase(std::prev(free_.end()));
       }
-      end_ = at + units;
-      return at;
+      end_ = begin + units;
+      return begin;
     }
     const auto [at, size] = *best;
     free_.erase(best);
@@ -34,16 +34,16 @@ class best_fit_region {
     return at;
   }
 
-  void release(std::uint64_t at, std::uint64_t units) {
-    auto next = free_.lower_bound(at);
-    if (next != free_.end() && at + units == next->first) {
+  void release(std::uint64_t begin, std::uint64_t units) {
+    auto next = free_.lower_bound(begin);
+    if (next != free_.end() && begin + units == next->first) {
       units += next->second;
       next = free_.erase(next);
     }
-    if (next != free_.begin() && std::prev(next)->first + std::prev(next)->second == at) {
+    if (next != free_.begin() && std::prev(next)->first + std::prev(next)->second == begin) {
       std::prev(next)->second += units;
     } else {
-      free_.emplace(at, units);
+      free_.emplace(begin, units);
     }
   }
 
@@ -53,14 +53,14 @@ class best_fit_region {
 };
 
 struct placed {
-  std::uint64_t at = 0;
+  std::uint64_t begin = 0;
   std::uint64_t units = 0;
   std::uint32_t slot = 0;
 };
 
 /// Whether an address of the block is `offset` modulo `step`.
 bool pins(const placed& block, std::uint64_t offset, std::uint64_t step) {
-  return (offset + step - block.at % step) % step < block.units;
+  return (offset + step - block.begin % step) % step < block.units;
 }
 
 }  // namespace
@@ -70,13 +70,13 @@ trace robson_workload(const workload_shape& shape) {
   const std::uint64_t units = std::bit_floor(std::clamp<std::uint64_t>(shape.ops / 4, 64, 4096));
   const std::uint64_t unit_bytes = std::max<std::uint64_t>(shape.peak_bytes / units / 512 * 512, 512);
   const std::uint64_t largest = units / 8;
-  trace_builder out;
+  trace_builder builder;
   best_fit_region region;
   std::vector<placed> live;
   std::uint64_t live_units = 0;
   const auto fill = [&](std::uint64_t size) {
     for (; live_units + size <= units; live_units += size) {
-      live.push_back({region.place(size), size, out.allocate(size * unit_bytes)});
+      live.push_back({region.place(size), size, builder.allocate(size * unit_bytes)});
     }
   };
   fill(1);
@@ -95,16 +95,16 @@ trace robson_workload(const workload_shape& shape) {
       if (pins(each, offset, step)) {
         kept.push_back(each);
       } else {
-        region.release(each.at, each.units);
-        out.free(each.slot);
+        region.release(each.begin, each.units);
+        builder.free(each.slot);
         live_units -= each.units;
       }
     }
     live = std::move(kept);
     fill(step);
   }
-  for (const placed& each : live) out.free(each.slot);
-  return std::move(out).done("robson");
+  for (const placed& each : live) builder.free(each.slot);
+  return std::move(builder).done("robson");
 }
 
 }  // namespace gpumem::bench

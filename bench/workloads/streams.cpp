@@ -11,29 +11,29 @@ namespace gpumem::bench {
 trace pipeline_workload(const workload_shape& shape) {
   random_numbers random{shape.seed};
   const unsigned stages = shape.streams;
-  trace_builder out{stages};
+  trace_builder builder{stages};
   const std::uint64_t unit = std::max<std::uint64_t>(shape.peak_bytes / stages / 64, 512);
-  for (unsigned stage = 0; stage < stages; ++stage) out.allocate(16 * unit, static_cast<std::uint16_t>(stage));
+  for (unsigned stage = 0; stage < stages; ++stage) builder.allocate(16 * unit, static_cast<std::uint16_t>(stage));
   std::vector<std::deque<std::uint32_t>> waiting(stages);  // outputs of a stage that the next one has not read
-  while (out.ops() < shape.ops) {
+  while (builder.ops() < shape.ops) {
     // A stage runs if it has input and room for output. Later stages run first, as in one-forward-one-backward.
     for (unsigned stage = stages; stage-- > 0;) {
       if (waiting[stage].size() >= 4 || (stage > 0 && waiting[stage - 1].empty())) continue;
       const auto stream = static_cast<std::uint16_t>(stage);
-      const std::uint32_t workspace = out.allocate(unit * (1 + random.below(6)), stream);
-      waiting[stage].push_back(out.allocate(unit * (1 + random.below(12)), stream));
-      out.free(workspace);
+      const std::uint32_t workspace = builder.allocate(unit * (1 + random.below(6)), stream);
+      waiting[stage].push_back(builder.allocate(unit * (1 + random.below(12)), stream));
+      builder.free(workspace);
       if (stage > 0) {
-        out.free(waiting[stage - 1].front(), stream);
+        builder.free(waiting[stage - 1].front(), stream);
         waiting[stage - 1].pop_front();
       }
     }
     if (!waiting[stages - 1].empty()) {
-      out.free(waiting[stages - 1].front());
+      builder.free(waiting[stages - 1].front());
       waiting[stages - 1].pop_front();
     }
   }
-  return std::move(out).done("pipeline");
+  return std::move(builder).done("pipeline");
 }
 
 /// Training, serving and epochs, one on each stream; operations alternate between them.
@@ -46,7 +46,7 @@ trace tenants_workload(const workload_shape& shape) {
     own.seed = shape.seed + i;
     programs.push_back(i % 3 == 0 ? training_workload(own) : i % 3 == 1 ? serving_workload(own) : epochs_workload(own));
   }
-  trace_builder out{shape.tenants};
+  trace_builder builder{shape.tenants};
   std::vector<std::vector<std::uint32_t>> slots;
   std::size_t longest = 0;
   for (const trace& each : programs) {
@@ -58,13 +58,13 @@ trace tenants_workload(const workload_shape& shape) {
       if (i >= programs[k].ops.size()) continue;
       const trace_op& op = programs[k].ops[i];
       if (op.kind == op_kind::allocate) {
-        slots[k][op.slot] = out.allocate(op.bytes, static_cast<std::uint16_t>(k));
+        slots[k][op.slot] = builder.allocate(op.bytes, static_cast<std::uint16_t>(k));
       } else {
-        out.free(slots[k][op.slot]);
+        builder.free(slots[k][op.slot]);
       }
     }
   }
-  return std::move(out).done("tenants");
+  return std::move(builder).done("tenants");
 }
 
 }  // namespace gpumem::bench

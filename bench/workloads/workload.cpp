@@ -34,7 +34,7 @@ std::string_view only_of(std::string_view option) {
   return option == "streams" ? "pipeline" : option == "tenants" ? "tenants" : option == "like" ? "random" : "";
 }
 
-status apply(std::string_view workload, std::string_view part, workload_shape& into,
+status apply(std::string_view workload, std::string_view part, workload_shape& shape,
              std::set<std::string, std::less<>>& named) {
   const std::size_t equals = part.find('=');
   const std::string_view option = part.substr(0, equals);
@@ -43,24 +43,24 @@ status apply(std::string_view workload, std::string_view part, workload_shape& i
     return {errc::bad_setting, fmt::format("{} is an option of {} alone", option, owner)};
   }
   const std::string_view value = equals == std::string_view::npos ? std::string_view{} : part.substr(equals + 1);
-  const auto store = [&](auto& to, std::uint64_t least, std::uint64_t most) -> status {
+  const auto store = [&](auto& field, std::uint64_t least, std::uint64_t most) -> status {
     const auto read = whole(option, value, least, most);
     if (!read) return read.why();
-    to = static_cast<std::decay_t<decltype(to)>>(*read);
+    field = static_cast<std::decay_t<decltype(field)>>(*read);
     return {};
   };
-  if (option == "ops") return store(into.ops, 1, most_ops);
-  if (option == "seed") return store(into.seed, 0, UINT64_MAX);
-  if (option == "streams") return store(into.streams, 1, 64);
-  if (option == "tenants") return store(into.tenants, 1, 16);
-  if (option == "like") return into.like = value, status{};
+  if (option == "ops") return store(shape.ops, 1, most_ops);
+  if (option == "seed") return store(shape.seed, 0, UINT64_MAX);
+  if (option == "streams") return store(shape.streams, 1, 64);
+  if (option == "tenants") return store(shape.tenants, 1, 16);
+  if (option == "like") return shape.like = value, status{};
   if (option == "peak") {
     const auto bytes = parse_bytes(value, "peak");
     if (!bytes) return bytes.why();
     if (*bytes < mib || *bytes > tib) {
       return {errc::bad_setting, fmt::format("peak={}: expected 1MiB to 1TiB", printable(value))};
     }
-    into.peak_bytes = *bytes;
+    shape.peak_bytes = *bytes;
     return {};
   }
   return {errc::bad_setting,
@@ -106,11 +106,12 @@ result<trace> make_workload(std::string_view text, std::uint64_t seed) {
   const std::size_t comma = text.find(',');
   std::set<std::string, std::less<>> named;
   status went;
-  for (std::size_t at = comma; at != std::string_view::npos && went.ok();) {
-    const std::size_t next = text.find(',', at + 1);
-    const std::string_view part = text.substr(at + 1, next == std::string_view::npos ? next : next - at - 1);
+  for (std::size_t position = comma; position != std::string_view::npos && went.ok();) {
+    const std::size_t next = text.find(',', position + 1);
+    const std::string_view part =
+        text.substr(position + 1, next == std::string_view::npos ? next : next - position - 1);
     went = apply(text.substr(0, comma), part, shape, named);
-    at = next;
+    position = next;
   }
   result<trace> made = went.ok() ? generate(text.substr(0, comma), shape) : result<trace>{went};
   if (!made) {

@@ -26,7 +26,7 @@ struct workload_shape {
 
 struct workload_entry {
   std::string_view name;
-  std::string_view what;
+  std::string_view description;
 };
 const std::vector<workload_entry>& known_workloads();
 

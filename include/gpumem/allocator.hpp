@@ -86,46 +86,46 @@ class allocator {
  public:
   /// Opens an allocator over `devices` (not owned; they must outlive it). Checks policy, limits and pools.
   /// `bad_setting` names the variable, its value and what was expected.
-  static result<std::unique_ptr<allocator>> open(std::span<device* const> devices, const settings& with);
+  static result<std::unique_ptr<allocator>> open(std::span<device* const> devices, const settings& options);
   virtual ~allocator() = default;
 
   /// Throws `out_of_memory` or `bad_request`.
-  void* allocate(const request& r) {
-    void* const p = try_cache(r);
-    return p != nullptr ? p : allocate_or_throw(r);
+  void* allocate(const request& request) {
+    void* const p = try_cache(request);
+    return p != nullptr ? p : allocate_or_throw(request);
   }
   void* allocate(std::size_t bytes, stream_ref stream = {}, int device = 0) {
     return allocate(request{.bytes = bytes, .stream = stream, .device = device});
   }
   /// As `allocate`, but returns errors. On `out_of_memory` stores the report in `report`, if not null.
-  result<void*> try_allocate(const request& r, oom_report* report = nullptr) {
-    if (void* const p = try_cache(r)) return p;
-    return allocate_or_report(r, report);
+  result<void*> try_allocate(const request& request, oom_report* report = nullptr) {
+    if (void* const p = try_cache(request)) return p;
+    return allocate_or_report(request, report);
   }
 
   /// Frees a block; does nothing for null. Logs misuse, counts it in `statistics::misuses` and otherwise ignores it.
-  void deallocate(void* p, const free_args& stated = {}) noexcept {
-    if (!free_to_cache(p, stated)) deallocate_or_log(p, stated);
+  void deallocate(void* pointer, const free_args& stated = {}) noexcept {
+    if (!free_to_cache(pointer, stated)) deallocate_or_log(pointer, stated);
   }
   /// The same, but returns misuse: `unknown_pointer`, `double_free`, `wrong_size` or `wrong_device`. The block then
   /// stays as it is.
-  status try_deallocate(void* p, const free_args& stated = {}) {
-    if (free_to_cache(p, stated)) return {};
-    return do_deallocate(p, stated);
+  status try_deallocate(void* pointer, const free_args& stated = {}) {
+    if (free_to_cache(pointer, stated)) return {};
+    return do_deallocate(pointer, stated);
   }
 
-  /// States that work on `s` also uses the block. After its free, the block is reusable only when that work is done.
-  /// `p` may be any address in the block. `s` must not be destroyed before the block is freed: the free records a fence
-  /// on it.
-  virtual status record_use(void* p, stream_ref s) = 0;
+  /// States that work on `stream` also uses the block. After its free, the block is reusable only when that work is
+  /// done. `pointer` may be any address in the block. `stream` must not be destroyed before the block is freed: the
+  /// free records a fence on it.
+  virtual status record_use(void* pointer, stream_ref stream) = 0;
 
-  /// States that `s` is about to be destroyed. Blocks that it freed become free for others behind a fence on the whole
-  /// context, and a later stream with the same handle inherits nothing.
-  virtual status stream_release(stream_ref s) = 0;
-  /// Between these calls `s` captures. gpumem makes no call that would invalidate the capture, and the graph owns what
-  /// `s` allocates.
-  virtual status capture_begin(stream_ref s) = 0;
-  virtual result<graph_ref> capture_end(stream_ref s) = 0;
+  /// States that `stream` is about to be destroyed. Blocks that it freed become free for others behind a fence on the
+  /// whole context, and a later stream with the same handle inherits nothing.
+  virtual status stream_release(stream_ref stream) = 0;
+  /// Between these calls `stream` captures. gpumem makes no call that would invalidate the capture, and the graph owns
+  /// what `stream` allocates.
+  virtual status capture_begin(stream_ref stream) = 0;
+  virtual result<graph_ref> capture_end(stream_ref stream) = 0;
   /// For captures that gpumem noticed by itself: states that one on this physical device has ended. Asks each
   /// non-blocking stream of the device that was noticed to capture, which must still exist, and ends the captures that
   /// are over. `wrong_device` if no pool is on that device.
@@ -134,11 +134,11 @@ class allocator {
   /// know whether other parts of the program have destroyed their streams.
   virtual status reported_captures_ended(int /*physical_device*/) { return {}; }
   /// States that the graph will not run again. Its blocks become free for others behind a fence.
-  virtual status graph_release(graph_ref g) = 0;
-  /// Opens a region for work on `s` and returns its number, which is not 0. Memory allocated with `request::region`
-  /// stays in the region after its free and serves no other request until `close_region`. Captures of `s` that share a
-  /// region reuse its memory.
-  virtual result<std::uint64_t> open_region(int device, stream_ref s);
+  virtual status graph_release(graph_ref graph) = 0;
+  /// Opens a region for work on `stream` and returns its number, which is not 0. Memory allocated with
+  /// `request::region` stays in the region after its free and serves no other request until `close_region`. Captures of
+  /// `stream` that share a region reuse its memory.
+  virtual result<std::uint64_t> open_region(int device, stream_ref stream);
   /// States that no new work will use the region. Its free memory becomes free for others behind a fence; live blocks
   /// follow with their free.
   virtual status close_region(int device, std::uint64_t region);
@@ -153,8 +153,8 @@ class allocator {
 
   [[nodiscard]] virtual const std::vector<logical_device>& devices() const noexcept = 0;
   [[nodiscard]] virtual result<statistics> stats(int device) const = 0;
-  /// The block that `p` points into.
-  [[nodiscard]] virtual result<block_info> describe(const void* p) const = 0;
+  /// The block that `pointer` points into.
+  [[nodiscard]] virtual result<block_info> describe(const void* pointer) const = 0;
   /// Verifies every invariant of one pool; `corrupt` names the violated one. Slow.
   [[nodiscard]] virtual status check(int device) const = 0;
   /// Writes the recorded part of GPUMEM_TRACE to its file.
@@ -173,25 +173,28 @@ class allocator {
   allocator() = default;
   /// Allocates and frees if the thread's cache does not. An allocator that is not gpumem's has no cache, so these serve
   /// every call. On `out_of_memory` stores the report in `refusal`, if not null.
-  virtual result<void*> do_allocate(const request& r, oom_slot* refusal) = 0;
-  virtual status do_deallocate(void* p, const free_args& stated) = 0;
+  virtual result<void*> do_allocate(const request& request, oom_slot* refusal) = 0;
+  virtual status do_deallocate(void* pointer, const free_args& stated) = 0;
 
  private:
   friend class pooled_allocator;
   /// Returns a block from the calling thread's cache, or null if the caller must call `do_allocate`.
-  void* try_cache(const request& r) noexcept {
-    return r.alignment == block_granularity && r.region == 0 ? try_cache(r.bytes, r.stream, r.device) : nullptr;
+  void* try_cache(const request& request) noexcept {
+    return request.alignment == block_granularity && request.region == 0
+               ? try_cache(request.bytes, request.stream, request.device)
+               : nullptr;
   }
   void* try_cache(std::size_t bytes, stream_ref stream, int device) noexcept;
   /// True if the calling thread's cache took the block. Otherwise nothing changed, and the caller must call
   /// `do_deallocate`.
-  bool free_to_cache(void* p, const free_args& stated) noexcept {
-    return !stated.stream && !stated.bytes && !stated.device ? free_to_cache(p, nullptr) : free_to_cache(p, &stated);
+  bool free_to_cache(void* pointer, const free_args& stated) noexcept {
+    return !stated.stream && !stated.bytes && !stated.device ? free_to_cache(pointer, nullptr)
+                                                             : free_to_cache(pointer, &stated);
   }
-  bool free_to_cache(void* p, const free_args* stated) noexcept;
-  void* allocate_or_throw(const request& r);
-  result<void*> allocate_or_report(const request& r, oom_report* report);
-  void deallocate_or_log(void* p, const free_args& stated) noexcept;
+  bool free_to_cache(void* pointer, const free_args* stated) noexcept;
+  void* allocate_or_throw(const request& request);
+  result<void*> allocate_or_report(const request& request, oom_report* report);
+  void deallocate_or_log(void* pointer, const free_args& stated) noexcept;
 
   // Identifies gpumem's own allocators to the threads' caches, so that a hit makes no virtual call.
   std::uint64_t number_ = 0;

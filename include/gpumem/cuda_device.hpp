@@ -47,8 +47,8 @@ struct cuda_config {
 /// (`condition()` says which). At process exit the destructor makes no call.
 result<std::unique_ptr<device>> open_cuda_device(const cuda_config& config = {});
 
-/// Gives the device with this ordinal access to the mapped memory of `of`, present and future. `of` comes from
+/// Gives the device with this ordinal access to the mapped memory of `target`, present and future. `target` comes from
 /// `open_cuda_device`. `cuCtxEnablePeerAccess` alone does not cover mapped memory.
-status add_cuda_peer(device& of, int ordinal);
+status add_cuda_peer(device& target, int ordinal);
 
 }  // namespace gpumem

@@ -28,25 +28,25 @@ static inline cudaError_t gpumem_override_remembered(int error) {
   return error == (int)cudaErrorMemoryAllocation ? cudaMalloc(&nothing, ~(size_t)0 >> 1) : (cudaError_t)error;
 }
 
-static inline cudaError_t gpumem_override_malloc(void** p, size_t bytes) {
+static inline cudaError_t gpumem_override_malloc(void** dev_ptr, size_t bytes) {
   const cudaError_t e = cudaFree(0);
-  return e != cudaSuccess ? e : gpumem_override_remembered(gpumem_runtime_malloc(p, bytes));
+  return e != cudaSuccess ? e : gpumem_override_remembered(gpumem_runtime_malloc(dev_ptr, bytes));
 }
-static inline cudaError_t gpumem_override_malloc_pitch(void** p, size_t* pitch, size_t width, size_t height) {
+static inline cudaError_t gpumem_override_malloc_pitch(void** dev_ptr, size_t* pitch, size_t width, size_t height) {
   const cudaError_t e = cudaFree(0);
-  return e != cudaSuccess ? e : gpumem_override_remembered(gpumem_runtime_malloc_pitch(p, pitch, width, height));
+  return e != cudaSuccess ? e : gpumem_override_remembered(gpumem_runtime_malloc_pitch(dev_ptr, pitch, width, height));
 }
-static inline cudaError_t gpumem_override_free(void* p) {
-  return p == NULL ? cudaFree(p) : (cudaError_t)gpumem_runtime_free(p);
+static inline cudaError_t gpumem_override_free(void* dev_ptr) {
+  return dev_ptr == NULL ? cudaFree(dev_ptr) : (cudaError_t)gpumem_runtime_free(dev_ptr);
 }
-static inline cudaError_t gpumem_override_malloc_async(void** p, size_t bytes, cudaStream_t stream) {
+static inline cudaError_t gpumem_override_malloc_async(void** dev_ptr, size_t bytes, cudaStream_t stream) {
   const cudaError_t e = cudaFree(0);
-  return e != cudaSuccess
-             ? e
-             : gpumem_override_remembered(gpumem_runtime_malloc_async(p, bytes, (void*)stream, GPUMEM_PER_THREAD));
+  return e != cudaSuccess ? e
+                          : gpumem_override_remembered(
+                                gpumem_runtime_malloc_async(dev_ptr, bytes, (void*)stream, GPUMEM_PER_THREAD));
 }
-static inline cudaError_t gpumem_override_free_async(void* p, cudaStream_t stream) {
-  return (cudaError_t)gpumem_runtime_free_async(p, (void*)stream, GPUMEM_PER_THREAD);
+static inline cudaError_t gpumem_override_free_async(void* dev_ptr, cudaStream_t stream) {
+  return (cudaError_t)gpumem_runtime_free_async(dev_ptr, (void*)stream, GPUMEM_PER_THREAD);
 }
 static inline cudaError_t gpumem_override_mem_get_info(size_t* free_bytes, size_t* total_bytes) {
   const cudaError_t e = cudaFree(0);
@@ -73,16 +73,16 @@ static inline cudaError_t gpumem_override_device_reset(void) {
 #ifdef __cplusplus
 /* Accept a pointer to any type, as the runtime's templates do. */
 template <class T>
-static inline cudaError_t gpumem_override_malloc(T** p, size_t bytes) {
-  return gpumem_override_malloc((void**)(void*)p, bytes);
+static inline cudaError_t gpumem_override_malloc(T** dev_ptr, size_t bytes) {
+  return gpumem_override_malloc((void**)(void*)dev_ptr, bytes);
 }
 template <class T>
-static inline cudaError_t gpumem_override_malloc_pitch(T** p, size_t* pitch, size_t width, size_t height) {
-  return gpumem_override_malloc_pitch((void**)(void*)p, pitch, width, height);
+static inline cudaError_t gpumem_override_malloc_pitch(T** dev_ptr, size_t* pitch, size_t width, size_t height) {
+  return gpumem_override_malloc_pitch((void**)(void*)dev_ptr, pitch, width, height);
 }
 template <class T>
-static inline cudaError_t gpumem_override_malloc_async(T** p, size_t bytes, cudaStream_t stream) {
-  return gpumem_override_malloc_async((void**)(void*)p, bytes, stream);
+static inline cudaError_t gpumem_override_malloc_async(T** dev_ptr, size_t bytes, cudaStream_t stream) {
+  return gpumem_override_malloc_async((void**)(void*)dev_ptr, bytes, stream);
 }
 #endif
 

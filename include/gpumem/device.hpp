@@ -142,36 +142,36 @@ class device {
   status destroy(page_run pages) {
     return call(device_call::destroy, [&] { return do_destroy(pages); });
   }
-  /// Maps all of `pages` at `at`; inaccessible until `set_access`.
-  status map(address at, std::uint64_t bytes, page_run pages) {
-    return call(device_call::map, [&] { return do_map(at, bytes, pages); });
+  /// Maps all of `pages` at `begin`; inaccessible until `set_access`.
+  status map(address begin, std::uint64_t bytes, page_run pages) {
+    return call(device_call::map, [&] { return do_map(begin, bytes, pages); });
   }
-  status set_access(address at, std::uint64_t bytes) {
-    return call(device_call::set_access, [&] { return do_set_access(at, bytes); });
+  status set_access(address begin, std::uint64_t bytes) {
+    return call(device_call::set_access, [&] { return do_set_access(begin, bytes); });
   }
   /// Requires that no work in flight touches the range: unlike `free`, it does not wait.
-  status unmap(address at, std::uint64_t bytes) {
-    return call(device_call::unmap, [&] { return do_unmap(at, bytes); });
+  status unmap(address begin, std::uint64_t bytes) {
+    return call(device_call::unmap, [&] { return do_unmap(begin, bytes); });
   }
 
   result<memory_info> memory() {
     return call(device_call::memory, [&] { return do_memory(); });
   }
 
-  /// A fence behind all work enqueued on `on` so far. Refused (`unsupported`) while `on` captures.
-  result<fence> record(stream_ref on) {
-    return call(device_call::record, [&] { return do_record(on); });
+  /// A fence behind all work enqueued on `stream` so far. Refused (`unsupported`) while `stream` captures.
+  result<fence> record(stream_ref stream) {
+    return call(device_call::record, [&] { return do_record(stream); });
   }
   /// A fence behind all work enqueued on any stream so far. Refused while any stream captures.
   result<fence> record_context() {
     return call(device_call::record_context, [&] { return do_record_context(); });
   }
   /// True once all work before the fence is done. After an error, treat the work as unfinished.
-  result<bool> query(fence f) {
-    return call(device_call::query, [&] { return do_query(f); });
+  result<bool> query(fence fence) {
+    return call(device_call::query, [&] { return do_query(fence); });
   }
-  status wait_host(fence f) {
-    return call(device_call::wait_host, [&] { return do_wait_host(f); });
+  status wait_host(fence fence) {
+    return call(device_call::wait_host, [&] { return do_wait_host(fence); });
   }
   /// Waits on the host until one of `fences` is done; true then. False after `most_ns` of `clock_ns` (UINT64_MAX: no
   /// limit), or once `stop` returns true; it is asked between two looks at the fences. Counts as one `wait_host`. A
@@ -182,12 +182,14 @@ class device {
   /// Nanoseconds of the clock that limits `wait_any`: the host's steady clock, or the virtual one of a simulated
   /// device.
   [[nodiscard]] std::uint64_t clock_ns() const noexcept { return do_clock_ns(); }
-  status wait_stream(stream_ref waiter, fence f) {
-    return call(device_call::wait_stream, [&] { return do_wait_stream(waiter, f); });
+  status wait_stream(stream_ref waiter, fence fence) {
+    return call(device_call::wait_stream, [&] { return do_wait_stream(waiter, fence); });
   }
   /// The context of a created stream, if it is not this device's own context: another device's, or a further one; else
   /// 0. Requires that the stream exists.
-  result<std::uint64_t> foreign_context(stream_ref of) noexcept try { return do_foreign_context(of); } catch (...) {
+  result<std::uint64_t> foreign_context(stream_ref stream) noexcept try {
+    return do_foreign_context(stream);
+  } catch (...) {
     return status::of_current_exception();
   }
   /// A fence behind all work enqueued so far on any stream of that context. `unsupported` if the device cannot.
@@ -196,7 +198,7 @@ class device {
   }
   /// True if the device's legacy stream waits for this created stream, that is, if the stream is blocking and belongs
   /// to the device's own context. Requires that the stream exists.
-  result<bool> is_blocking(stream_ref s) noexcept try { return do_is_blocking(s); } catch (...) {
+  result<bool> is_blocking(stream_ref stream) noexcept try { return do_is_blocking(stream); } catch (...) {
     return status::of_current_exception();
   }
   /// True while any blocking stream of the device's own context captures. Invalidates no capture and needs no stream
@@ -205,16 +207,16 @@ class device {
     return status::of_current_exception();
   }
   /// Returns the fence to the device's pool; never fails and makes no driver call that can block.
-  void drop(fence f) noexcept { do_drop(f); }
+  void drop(fence fence) noexcept { do_drop(fence); }
 
   /// An id that no later stream repeats, even one with the same handle.
-  result<std::uint64_t> stream_id(stream_ref of) {
-    return call(device_call::stream_id, [&] { return do_stream_id(of); });
+  result<std::uint64_t> stream_id(stream_ref stream) {
+    return call(device_call::stream_id, [&] { return do_stream_id(stream); });
   }
   /// The id of the capture that a stream is part of, which no later capture repeats; 0 if it captures nothing, or if
   /// `info().reports_captures` is false.
-  result<std::uint64_t> capture_id(stream_ref of) {
-    return call(device_call::capture_id, [&] { return do_capture_id(of); });
+  result<std::uint64_t> capture_id(stream_ref stream) {
+    return call(device_call::capture_id, [&] { return do_capture_id(stream); });
   }
   /// Calls `gone` once, from a driver thread, when the graph that the stream captures into and everything instantiated
   /// from it are destroyed. `gone` must not call the device. `unsupported` if the stream is not capturing, or if the
@@ -231,20 +233,20 @@ class device {
   /// program's code must not run inside the scope.
   class calls_together {
    public:
-    explicit calls_together(device& on) noexcept : on_{on} { on_.do_enter(); }
-    ~calls_together() { on_.do_leave(); }
+    explicit calls_together(device& gpu) noexcept : device_{gpu} { device_.do_enter(); }
+    ~calls_together() { device_.do_leave(); }
     calls_together(const calls_together&) = delete;
     calls_together& operator=(const calls_together&) = delete;
 
    private:
-    device& on_;
+    device& device_;
   };
 
   /// The number of calls so far, by kind. Exact if no other thread is calling.
   [[nodiscard]] call_counts calls() const noexcept {
-    call_counts out{};
-    for (std::size_t i = 0; i < device_call_kinds; ++i) out[i] = calls_[i].load(std::memory_order_relaxed);
-    return out;
+    call_counts counts{};
+    for (std::size_t i = 0; i < device_call_kinds; ++i) counts[i] = calls_[i].load(std::memory_order_relaxed);
+    return counts;
   }
 
  protected:
@@ -256,16 +258,16 @@ class device {
   virtual status do_release_range(address range, std::uint64_t bytes) = 0;
   virtual result<page_run> do_create(std::uint64_t bytes) = 0;
   virtual status do_destroy(page_run pages) = 0;
-  virtual status do_map(address at, std::uint64_t bytes, page_run pages) = 0;
-  virtual status do_set_access(address at, std::uint64_t bytes) = 0;
-  virtual status do_unmap(address at, std::uint64_t bytes) = 0;
+  virtual status do_map(address begin, std::uint64_t bytes, page_run pages) = 0;
+  virtual status do_set_access(address begin, std::uint64_t bytes) = 0;
+  virtual status do_unmap(address begin, std::uint64_t bytes) = 0;
   virtual result<memory_info> do_memory() = 0;
-  virtual result<fence> do_record(stream_ref on) = 0;
+  virtual result<fence> do_record(stream_ref stream) = 0;
   virtual result<fence> do_record_context() = 0;
-  virtual result<bool> do_query(fence f) = 0;
-  virtual status do_wait_host(fence f) = 0;
-  virtual status do_wait_stream(stream_ref waiter, fence f) = 0;
-  virtual void do_drop(fence f) noexcept = 0;
+  virtual result<bool> do_query(fence fence) = 0;
+  virtual status do_wait_host(fence fence) = 0;
+  virtual status do_wait_stream(stream_ref waiter, fence fence) = 0;
+  virtual void do_drop(fence fence) noexcept = 0;
   virtual result<std::uint64_t> do_foreign_context(stream_ref /*of*/) { return std::uint64_t{0}; }
   virtual result<fence> do_record_foreign(std::uint64_t /*context*/) {
     return status{errc::unsupported, "this device knows no other contexts"};
@@ -276,7 +278,7 @@ class device {
   }
   virtual void do_enter() noexcept {}
   virtual void do_leave() noexcept {}
-  virtual result<std::uint64_t> do_stream_id(stream_ref of) = 0;
+  virtual result<std::uint64_t> do_stream_id(stream_ref stream) = 0;
   virtual result<std::uint64_t> do_capture_id(stream_ref /*of*/) { return std::uint64_t{0}; }
   virtual status do_watch_graph(stream_ref /*capturing*/, std::function<void()> /*gone*/) {
     return {errc::unsupported, "this device does not tell when a graph is gone"};
@@ -292,7 +294,7 @@ class device {
         std::chrono::nanoseconds{std::chrono::steady_clock::now().time_since_epoch()}.count());
   }
 
-  void set_condition(device_condition now) noexcept { condition_.store(now, std::memory_order_relaxed); }
+  void set_condition(device_condition condition) noexcept { condition_.store(condition, std::memory_order_relaxed); }
 
  private:
   /// Counts the call and makes it. Turns an exception of the device into a status.

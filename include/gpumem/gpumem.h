@@ -52,16 +52,16 @@ const char* gpumem_last_message(void);
 typedef struct gpumem_allocator gpumem_allocator;
 
 /* The process's allocator: every visible GPU, settings from GPUMEM_*. The first call opens it; all return the same. */
-gpumem_code gpumem_default(gpumem_allocator** out);
+gpumem_code gpumem_default(gpumem_allocator** allocator);
 /* Opens another allocator over every visible GPU. `settings` is null or a list of `name=value` pairs separated by
  * spaces
  * (`policy=hard_cap limit=2GiB pools=1GiB,1GiB`); GPUMEM_* of the environment win over them. On failure `*out` is null.
  */
-gpumem_code gpumem_open(const char* settings, gpumem_allocator** out);
+gpumem_code gpumem_open(const char* settings, gpumem_allocator** allocator);
 /* The same over `devices` simulated GPUs of `bytes` each, for tests. If `host_memory` is not 0, the blocks are real
  * host memory that the program may read and write; otherwise their addresses have no memory. */
 gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, const char* settings,
-                                  gpumem_allocator** out);
+                                  gpumem_allocator** allocator);
 /* A stream of the simulated GPU behind a logical device; GPUMEM_UNSUPPORTED on a real one. */
 gpumem_code gpumem_simulated_stream(gpumem_allocator* memory, int device, void** stream);
 /* Whether `name` is a setting that takes `value`, as one of the pairs: GPUMEM_BAD_SETTING has what is wrong. What only
@@ -76,10 +76,10 @@ gpumem_code gpumem_close(gpumem_allocator* memory);
 /* --- memory ---------------------------------------------------------------------------------------------------- */
 
 /* Allocates `bytes` for work on `stream`, at a multiple of 512. On failure `*out` is null. */
-gpumem_code gpumem_allocate(gpumem_allocator* memory, size_t bytes, int device, void* stream, void** out);
+gpumem_code gpumem_allocate(gpumem_allocator* memory, size_t bytes, int device, void* stream, void** block);
 /* The same at a multiple of `alignment`, a power of two. */
 gpumem_code gpumem_allocate_aligned(gpumem_allocator* memory, size_t bytes, size_t alignment, int device, void* stream,
-                                    void** out);
+                                    void** block);
 /* Frees the block in the order of the stream that it was allocated for. Does nothing for null. */
 gpumem_code gpumem_free(gpumem_allocator* memory, void* block);
 /* Frees the block in the order of `stream`, which must be ordered behind all work that uses the block. */
@@ -98,7 +98,7 @@ typedef struct gpumem_block {
   int device; /* logical */
 } gpumem_block;
 /* The block that `inside` points into. */
-gpumem_code gpumem_describe(gpumem_allocator* memory, const void* inside, gpumem_block* out);
+gpumem_code gpumem_describe(gpumem_allocator* memory, const void* inside, gpumem_block* info);
 
 /* --- streams and captures -------------------------------------------------------------------------------------- */
 
@@ -118,9 +118,9 @@ gpumem_code gpumem_graph_release(gpumem_allocator* memory, uint64_t graph);
 
 /* Gives wholly idle segments back until `bytes` are returned (UINT64_MAX: all). `returned` may be null. */
 gpumem_code gpumem_trim(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* returned);
-/* Sets the limit, effective at once: the pool takes nothing beyond it and gives back what it can. `over`, which may be
- * null, gets the bytes still held beyond the limit. */
-gpumem_code gpumem_set_limit(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* over);
+/* Sets the limit, effective at once: the pool takes nothing beyond it and gives back what it can. `over_bytes`, which
+ * may be null, gets the bytes still held beyond the limit. */
+gpumem_code gpumem_set_limit(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* over_bytes);
 
 /* Reserved = live + thread_cached + cached + fenced + idle + leaked. Later versions add fields at the end; a program
  * gets the fields that fit `struct_bytes`. gpumem/statistics.hpp describes each field. */
@@ -163,7 +163,7 @@ typedef struct gpumem_stats {
   uint64_t plan_departures;
   uint64_t taken_bytes;
 } gpumem_stats;
-gpumem_code gpumem_get_stats(gpumem_allocator* memory, int device, gpumem_stats* out);
+gpumem_code gpumem_get_stats(gpumem_allocator* memory, int device, gpumem_stats* stats);
 
 /* Registers a callback for the allocator's life. gpumem calls it before a request fails. It frees memory and returns
  * nonzero to retry the request, or returns 0. */
@@ -193,7 +193,7 @@ typedef struct gpumem_device {
 } gpumem_device;
 /* `*count` is 0 on failure. */
 gpumem_code gpumem_device_count(gpumem_allocator* memory, int* count);
-gpumem_code gpumem_device_properties(gpumem_allocator* memory, int device, gpumem_device* out);
+gpumem_code gpumem_device_properties(gpumem_allocator* memory, int device, gpumem_device* properties);
 
 #ifdef __cplusplus
 }

@@ -34,18 +34,18 @@ class pinned_device final : public device {
   status do_release_range(address range, std::uint64_t bytes) override;
   result<page_run> do_create(std::uint64_t bytes) override;
   status do_destroy(page_run pages) override;
-  status do_map(address at, std::uint64_t bytes, page_run pages) override;
-  status do_set_access(address at, std::uint64_t bytes) override;
-  status do_unmap(address at, std::uint64_t bytes) override;
+  status do_map(address begin, std::uint64_t bytes, page_run pages) override;
+  status do_set_access(address begin, std::uint64_t bytes) override;
+  status do_unmap(address begin, std::uint64_t bytes) override;
   result<memory_info> do_memory() override;
-  result<fence> do_record(stream_ref on) override;
+  result<fence> do_record(stream_ref stream) override;
   result<fence> do_record_context() override;
-  result<bool> do_query(fence f) override;
-  status do_wait_host(fence f) override;
-  status do_wait_stream(stream_ref waiter, fence f) override;
-  void do_drop(fence f) noexcept override;
-  result<std::uint64_t> do_stream_id(stream_ref of) override;
-  result<std::uint64_t> do_capture_id(stream_ref of) override;
+  result<bool> do_query(fence fence) override;
+  status do_wait_host(fence fence) override;
+  status do_wait_stream(stream_ref waiter, fence fence) override;
+  void do_drop(fence fence) noexcept override;
+  result<std::uint64_t> do_stream_id(stream_ref stream) override;
+  result<std::uint64_t> do_capture_id(stream_ref stream) override;
   status do_watch_graph(stream_ref capturing, std::function<void()> gone) override;
   status do_synchronize() override;
 

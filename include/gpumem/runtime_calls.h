@@ -13,11 +13,11 @@
 extern "C" {
 #endif
 
-int gpumem_runtime_malloc(void** p, size_t bytes);
-int gpumem_runtime_malloc_pitch(void** p, size_t* pitch, size_t width, size_t height);
-int gpumem_runtime_free(void* p);
-int gpumem_runtime_malloc_async(void** p, size_t bytes, void* stream, int per_thread);
-int gpumem_runtime_free_async(void* p, void* stream, int per_thread);
+int gpumem_runtime_malloc(void** dev_ptr, size_t bytes);
+int gpumem_runtime_malloc_pitch(void** dev_ptr, size_t* pitch, size_t width, size_t height);
+int gpumem_runtime_free(void* dev_ptr);
+int gpumem_runtime_malloc_async(void** dev_ptr, size_t bytes, void* stream, int per_thread);
+int gpumem_runtime_free_async(void* dev_ptr, void* stream, int per_thread);
 int gpumem_runtime_mem_get_info(size_t* free_bytes, size_t* total_bytes);
 /* Call the first before cudaStreamBeginCapture, the second after cudaStreamEndCapture or a failed begin. */
 void gpumem_runtime_capture_begins(void* stream, int per_thread);

@@ -77,15 +77,15 @@ enum class limit_scope : std::uint8_t {
 enum class setting_source : std::uint8_t { default_value, code, environment };
 
 /// Reads digits with an optional fraction, without sign, and a unit. `KiB` ... `TiB` and `K` ... `T` are powers of
-/// 1024, `kB` ... `TB` powers of 1000. `bad_setting` has the text and what was expected. `what` names the setting in
+/// 1024, `kB` ... `TB` powers of 1000. `bad_setting` has the text and what was expected. `setting` names the setting in
 /// the message.
-result<std::uint64_t> parse_bytes(std::string_view text, std::string_view what = "size");
+result<std::uint64_t> parse_bytes(std::string_view text, std::string_view setting = "size");
 /// Parses every form of `byte_limit`. Zero, negative, NaN and more than 100 % are refused.
-result<byte_limit> parse_limit(std::string_view text, std::string_view what = "limit");
+result<byte_limit> parse_limit(std::string_view text, std::string_view setting = "limit");
 /// Reads a list separated by `,` or `+`.
-result<std::vector<pool_spec>> parse_pools(std::string_view text, std::string_view what = "pools");
+result<std::vector<pool_spec>> parse_pools(std::string_view text, std::string_view setting = "pools");
 /// Reads `0,2`, UUIDs, `auto`, `auto:2`, `all`, `none`; an empty text is none. Refuses a repeated name.
-result<device_choice> parse_devices(std::string_view text, std::string_view what = "devices");
+result<device_choice> parse_devices(std::string_view text, std::string_view setting = "devices");
 /// Formats as `4.00 GiB`: at most two decimals, in the largest unit with a value of at least 1.
 std::string format_bytes(std::uint64_t bytes);
 
@@ -137,7 +137,7 @@ class settings {
 
   /// Sets an option by its name in small letters (`limit`) from text, as the environment does. The last `set` or
   /// `apply` wins. Refuses a bad value and keeps the previous one.
-  status set(std::string_view option, std::string_view value, setting_source from = setting_source::code);
+  status set(std::string_view option, std::string_view value, setting_source source_kind = setting_source::code);
 
   /// Applies `GPUMEM_*` over the values set by code. Every bad or unknown variable adds one line to `problems`
   /// (variable, value, what was expected), and its option keeps its value. A bad limit, reserve, pool, group or device

@@ -89,20 +89,20 @@ class sim_device final : public device {
   // --- streams -------------------------------------------------------------------------------------------
   /// Creates a stream. Handles are reused after `destroy_stream`, as drivers do; ids never are.
   stream_ref create_stream(sim_stream kind = {});
-  status destroy_stream(stream_ref s);
+  status destroy_stream(stream_ref stream);
   /// While a stream captures, `record`, `wait_host`, `query` of its fences and `synchronize` fail and invalidate the
   /// capture, as in the driver.
-  status begin_capture(stream_ref s);
+  status begin_capture(stream_ref stream);
   /// Ends the capture; fails if a call has invalidated it.
-  status end_capture(stream_ref s);
-  /// Invalidates the capture, as a forbidden call would. `by` names that call in the message of `end_capture`.
-  void invalidate_capture(stream_ref s, std::string_view by);
-  [[nodiscard]] bool capture_invalidated(stream_ref s) const;
-  [[deprecated("use invalidate_capture")]] void spoil_capture(stream_ref s, std::string_view by) {
-    invalidate_capture(s, by);
+  status end_capture(stream_ref stream);
+  /// Invalidates the capture, as a forbidden call would. `cause` names that call in the message of `end_capture`.
+  void invalidate_capture(stream_ref stream, std::string_view cause);
+  [[nodiscard]] bool capture_invalidated(stream_ref stream) const;
+  [[deprecated("use invalidate_capture")]] void spoil_capture(stream_ref stream, std::string_view cause) {
+    invalidate_capture(stream, cause);
   }
-  [[nodiscard, deprecated("use capture_invalidated")]] bool capture_spoilt(stream_ref s) const {
-    return capture_invalidated(s);
+  [[nodiscard, deprecated("use capture_invalidated")]] bool capture_spoilt(stream_ref stream) const {
+    return capture_invalidated(stream);
   }
 
   // --- further contexts ----------------------------------------------------------------------------------
@@ -115,25 +115,27 @@ class sim_device final : public device {
   void advance_to(std::uint64_t ns) noexcept;           ///< never backwards
   void advance_by(std::uint64_t ns) noexcept;
   [[nodiscard]] std::uint64_t in_calls_ns() const noexcept;  ///< host time spent in device calls, waits included
-  /// Enqueues work on `s` that is done `lag_ns` after the host's current time, and not before earlier work of `s`.
-  void enqueue(stream_ref s, std::uint64_t lag_ns);
+  /// Enqueues work on `target_stream` that is done `lag_ns` after the host's current time, and not before earlier work
+  /// of `target_stream`.
+  void enqueue(stream_ref target_stream, std::uint64_t lag_ns);
   /// The same for work that uses these bytes; the referee remembers the use.
-  void enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes);
+  void enqueue_use(stream_ref target_stream, std::uint64_t lag_ns, address begin, std::uint64_t bytes);
   /// The past or future time on the host's clock at which all work before the fence is done. Not a device call.
-  [[nodiscard]] result<std::uint64_t> done_ns(fence f) const;
+  [[nodiscard]] result<std::uint64_t> done_ns(fence fence) const;
 
   // --- the referee ---------------------------------------------------------------------------------------
-  /// States that the allocator gave `[at, at + bytes)` to `to`. Checks for hazards and records a use by `to`.
-  void handed_out(address at, std::uint64_t bytes, stream_ref to);
+  /// States that the allocator gave `[at, at + bytes)` to `receiver`. Checks for hazards and records a use by
+  /// `receiver`.
+  void handed_out(address begin, std::uint64_t bytes, stream_ref receiver);
   /// States that the program freed the block. Its uses may still be in flight.
-  void given_back(address at);
+  void given_back(address begin);
   [[nodiscard]] std::uint64_t hazard_count() const noexcept;
   /// The first 100 hazards.
   [[nodiscard]] std::vector<hazard> hazards() const;
 
   // --- faults and neighbours -----------------------------------------------------------------------------
   /// Makes the n-th call of the kind from now on (1 is the next) fail with `code`, once.
-  void fail_nth(device_call call, std::uint64_t n, errc code = errc::device_error);
+  void fail_nth(device_call call, std::uint64_t ordinal, errc code = errc::device_error);
   /// Sets the memory that other processes hold. If it is more than the free memory, nothing is free.
   void set_foreign_bytes(std::uint64_t bytes) noexcept;
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;  ///< physical memory of this process
@@ -152,21 +154,21 @@ class sim_device final : public device {
   status do_release_range(address range, std::uint64_t bytes) override;
   result<page_run> do_create(std::uint64_t bytes) override;
   status do_destroy(page_run pages) override;
-  status do_map(address at, std::uint64_t bytes, page_run pages) override;
-  status do_set_access(address at, std::uint64_t bytes) override;
-  status do_unmap(address at, std::uint64_t bytes) override;
+  status do_map(address begin, std::uint64_t bytes, page_run pages) override;
+  status do_set_access(address begin, std::uint64_t bytes) override;
+  status do_unmap(address begin, std::uint64_t bytes) override;
   result<memory_info> do_memory() override;
-  result<fence> do_record(stream_ref on) override;
+  result<fence> do_record(stream_ref stream) override;
   result<fence> do_record_context() override;
-  result<bool> do_query(fence f) override;
-  status do_wait_host(fence f) override;
+  result<bool> do_query(fence fence) override;
+  status do_wait_host(fence fence) override;
   result<bool> do_wait_any(std::span<const fence> fences, std::uint64_t most_ns,
                            const std::function<bool()>& stop) override;
   [[nodiscard]] std::uint64_t do_clock_ns() const noexcept override;
-  status do_wait_stream(stream_ref waiter, fence f) override;
-  void do_drop(fence f) noexcept override;
-  result<std::uint64_t> do_stream_id(stream_ref of) override;
-  result<std::uint64_t> do_capture_id(stream_ref of) override;
+  status do_wait_stream(stream_ref waiter, fence fence) override;
+  void do_drop(fence fence) noexcept override;
+  result<std::uint64_t> do_stream_id(stream_ref stream) override;
+  result<std::uint64_t> do_capture_id(stream_ref stream) override;
   status do_watch_graph(stream_ref capturing, std::function<void()> gone) override;
   status do_synchronize() override;
 

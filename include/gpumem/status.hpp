@@ -40,20 +40,20 @@ class [[nodiscard]] status {
   /// `errc::ok` has no message.
   status(errc code, std::string message)
       : failure_{code == errc::ok ? nullptr : new failure{{1}, code, std::move(message)}} {}
-  status(const status& other) noexcept : failure_{other.failure_} {
+  status(const status& source) noexcept : failure_{source.failure_} {
     if (failure_ != nullptr) [[unlikely]]
-      failure_->holders.fetch_add(1, std::memory_order_relaxed);
+      failure_->refcount.fetch_add(1, std::memory_order_relaxed);
   }
-  status(status&& other) noexcept : failure_{std::exchange(other.failure_, nullptr)} {}
-  status& operator=(status other) noexcept {
-    std::swap(failure_, other.failure_);
+  status(status&& source) noexcept : failure_{std::exchange(source.failure_, nullptr)} {}
+  status& operator=(status source) noexcept {
+    std::swap(failure_, source.failure_);
     return *this;
   }
   /// In a catch block: a status for the current exception. Never throws, even if the host has no memory.
   static status of_current_exception() noexcept;
   ~status() {
     if (failure_ != nullptr) [[unlikely]]
-      let_go();
+      unref();
   }
 
   [[nodiscard]] bool ok() const noexcept { return failure_ == nullptr; }
@@ -64,11 +64,11 @@ class [[nodiscard]] status {
 
  private:
   struct failure {
-    std::atomic<unsigned> holders;
+    std::atomic<unsigned> refcount;
     errc code;
     std::string message;
   };
-  void let_go() const noexcept;
+  void unref() const noexcept;
 
   failure* failure_ = nullptr;
 };

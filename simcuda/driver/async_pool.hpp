@@ -18,17 +18,17 @@ class async_pool {
  public:
   static constexpr std::uint64_t segment_unit = std::uint64_t{32} << 20;
 
-  explicit async_pool(sim_device& on) : device_{on} {}
+  explicit async_pool(sim_device& device) : device_{device} {}
   ~async_pool() {
     for (auto& [stream, f] : freed_by_) device_.drop(f);
   }
   async_pool(const async_pool&) = delete;
   async_pool& operator=(const async_pool&) = delete;
 
-  result<address> alloc(std::uint64_t bytes, stream_ref s) {
+  result<address> alloc(std::uint64_t bytes, stream_ref alloc_stream) {
     const std::uint64_t rounded = (bytes + 511) / 512 * 512;
-    auto at = free_.first_fit(rounded, 512);
-    if (!at) {
+    auto begin = free_.first_fit(rounded, 512);
+    if (!begin) {
       const std::uint64_t segment_bytes = (rounded + segment_unit - 1) / segment_unit * segment_unit;
       result<address> segment = device_.alloc(segment_bytes);
       if (!segment && segment_bytes > rounded) {
@@ -38,29 +38,29 @@ class async_pool {
       if (!segment) return segment;
       segments_[*segment] = segment_bytes;
       free_.insert(*segment, *segment + segment_bytes);
-      at = *segment;
+      begin = *segment;
     }
     for (const auto& [stream, f] : freed_by_) {
-      if (stream == s.handle) continue;
-      if (status waits = device_.wait_stream(s, f); !waits) return waits;
+      if (stream == alloc_stream.handle) continue;
+      if (status waits = device_.wait_stream(alloc_stream, f); !waits) return waits;
     }
-    free_.erase(*at, *at + rounded);
-    blocks_[*at] = rounded;
+    free_.erase(*begin, *begin + rounded);
+    blocks_[*begin] = rounded;
     used_ += rounded;
-    return *at;
+    return *begin;
   }
 
-  [[nodiscard]] bool owns(address at) const { return blocks_.count(at) != 0; }
+  [[nodiscard]] bool owns(address begin) const { return blocks_.count(begin) != 0; }
 
-  status free(address at, stream_ref s) {
-    const auto found = blocks_.find(at);
+  status free(address begin, stream_ref free_stream) {
+    const auto found = blocks_.find(begin);
     if (found == blocks_.end()) return {errc::invalid_argument, "not a block of the pool"};
-    const result<fence> f = device_.record(s);
+    const result<fence> f = device_.record(free_stream);
     if (!f) return f.why();
-    if (const auto last = freed_by_.find(s.handle); last != freed_by_.end()) device_.drop(last->second);
-    freed_by_[s.handle] = *f;
-    device_.given_back(at);
-    free_.insert(at, at + found->second);
+    if (const auto last = freed_by_.find(free_stream.handle); last != freed_by_.end()) device_.drop(last->second);
+    freed_by_[free_stream.handle] = *f;
+    device_.given_back(begin);
+    free_.insert(begin, begin + found->second);
     used_ -= found->second;
     blocks_.erase(found);
     return {};
@@ -74,14 +74,14 @@ class async_pool {
   }
 
   void trim(std::uint64_t keep) {
-    for (auto it = segments_.begin(); it != segments_.end();) {
-      const auto [begin, bytes] = *it;
+    for (auto segment = segments_.begin(); segment != segments_.end();) {
+      const auto [begin, bytes] = *segment;
       if (reserved() <= keep || !free_.covers(begin, begin + bytes) || !device_.free(begin)) {
-        ++it;
+        ++segment;
         continue;
       }
       free_.erase(begin, begin + bytes);
-      it = segments_.erase(it);
+      segment = segments_.erase(segment);
     }
   }
 

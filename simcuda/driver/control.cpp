@@ -17,19 +17,21 @@ namespace {
 std::uint64_t granularity_bytes = world_config{}.granularity_bytes;
 
 /// Whose memory it is; the first one's where nobody knows it.
-gpumem::sim_device& device_of(std::uint64_t at) {
-  gpu* const holder = holder_of(at);
+gpumem::sim_device& device_of(std::uint64_t address) {
+  gpu* const holder = holder_of(address);
   return holder != nullptr ? *holder->sim : device(0);
 }
 
 /// A block of the driver's own pool: cuMemAllocAsync has told the referee of it already.
-bool told_by_driver(std::uint64_t at) {
-  const gpu* const holder = holder_of(at);
-  return holder != nullptr && holder->pool->owns(at);
+bool told_by_driver(std::uint64_t address) {
+  const gpu* const holder = holder_of(address);
+  return holder != nullptr && holder->pool->owns(address);
 }
 
 /// Memory of a card that the host can read and write.
-bool has_values(std::uint64_t address) { return the_world().config.host_memory && holder_of(address) != nullptr; }
+bool has_values(std::uint64_t address) {
+  return the_driver_state().config.host_memory && holder_of(address) != nullptr;
+}
 
 }  // namespace
 
@@ -39,74 +41,74 @@ void simcuda_set_granularity(std::uint64_t bytes) { granularity_bytes = bytes; }
 
 void simcuda_configure(int devices, std::uint64_t bytes, int host_memory, int referee) {
   // A program initialises its driver once; the new world is the same driver.
-  const bool initialised = the_world().initialised;
+  const bool initialised = the_driver_state().initialised;
   configure({.devices = devices,
              .bytes = bytes,
              .granularity_bytes = granularity_bytes,
-             .driver_version = the_world().config.driver_version,
-             .queue_depth = the_world().config.queue_depth,
-             .abort_on_undefined = the_world().config.abort_on_undefined,
+             .driver_version = the_driver_state().config.driver_version,
+             .queue_depth = the_driver_state().config.queue_depth,
+             .abort_on_undefined = the_driver_state().config.abort_on_undefined,
              .host_memory = host_memory != 0,
              .referee = referee != 0});
-  the_world().initialised = initialised;
+  the_driver_state().initialised = initialised;
 }
 
-void simcuda_use(void* stream, std::uint64_t lag_ns, std::uint64_t at, std::uint64_t bytes) {
-  const std::lock_guard lock{the_world().mutex};
-  use(static_cast<CUstream>(stream), lag_ns, at, bytes);
+void simcuda_use(void* stream, std::uint64_t lag_ns, std::uint64_t address, std::uint64_t bytes) {
+  const std::lock_guard lock{the_driver_state().mutex};
+  use(static_cast<CUstream>(stream), lag_ns, address, bytes);
   note_hazards(false);
 }
 
-void simcuda_handed_out(std::uint64_t at, std::uint64_t bytes, void* stream) {
-  const std::lock_guard lock{the_world().mutex};
-  if (told_by_driver(at)) return;
-  const gpumem::stream_ref to = stream_of(static_cast<CUstream>(stream));
-  device_of(at).handed_out(at, bytes, to);
+void simcuda_handed_out(std::uint64_t address, std::uint64_t bytes, void* stream) {
+  const std::lock_guard lock{the_driver_state().mutex};
+  if (told_by_driver(address)) return;
+  const gpumem::stream_ref receiver = stream_of(static_cast<CUstream>(stream));
+  device_of(address).handed_out(address, bytes, receiver);
   front.calls = "an allocator";
   note_hazards(false);
 }
 
 void simcuda_served(const char* function, std::uint64_t block, std::uint64_t bytes, void* stream, int any_stream) {
   static char no_stream = 0;  // the referee takes only work that the host knows is done to come before it
-  const std::lock_guard lock{the_world().mutex};
-  const gpumem::stream_ref to =
+  const std::lock_guard lock{the_driver_state().mutex};
+  const gpumem::stream_ref receiver =
       any_stream != 0 ? gpumem::stream_ref{&no_stream} : stream_of(static_cast<CUstream>(stream));
   gpumem::sim_device& card = device_of(block);
-  card.handed_out(block, bytes, to);
+  card.handed_out(block, bytes, receiver);
   card.given_back(block);  // an allocator of the program's may hand out parts of it
   front.calls = function;
   note_hazards(true);
 }
 
 void simcuda_note_unseen(const char* why) {
-  const std::lock_guard lock{the_world().mutex};
+  const std::lock_guard lock{the_driver_state().mutex};
   note_unseen(why);
 }
 
-void simcuda_given_back(std::uint64_t at) {
-  const std::lock_guard lock{the_world().mutex};
-  if (!told_by_driver(at)) device_of(at).given_back(at);
+void simcuda_given_back(std::uint64_t address) {
+  const std::lock_guard lock{the_driver_state().mutex};
+  if (!told_by_driver(address)) device_of(address).given_back(address);
 }
 void simcuda_advance_by(std::uint64_t ns) { device(0).advance_by(ns); }
 void simcuda_advance_to(std::uint64_t ns) { device(0).advance_to(ns); }
-std::uint64_t simcuda_used_bytes() { return the_world().gpus.empty() ? 0 : device(0).used_bytes(); }
+std::uint64_t simcuda_used_bytes() { return the_driver_state().gpus.empty() ? 0 : device(0).used_bytes(); }
 std::uint64_t simcuda_peak_used_bytes() { return device(0).peak_used_bytes(); }
 void simcuda_fail(const char* function, unsigned nth, int error) { fail(function, nth, static_cast<CUresult>(error)); }
-void simcuda_pause_failures(int yes) { pause_failures(yes != 0); }
+void simcuda_pause_failures(int paused) { pause_failures(paused != 0); }
 int simcuda_failure_planned() { return failure_planned() ? 1 : 0; }
 std::uint64_t simcuda_hazards() {
-  const world& w = the_world();
-  const std::lock_guard lock{the_world().mutex};
+  const driver_state& w = the_driver_state();
+  const std::lock_guard lock{the_driver_state().mutex};
   std::uint64_t all = 0;
   for (const auto& g : w.gpus) all += g->sim->hazard_count();
   return all;
 }
 void simcuda_place_hazards(const char* place) {
-  const std::lock_guard lock{the_world().mutex};
+  const std::lock_guard lock{the_driver_state().mutex};
   place_hazards(place);
 }
 const char* simcuda_hazard_place(std::uint64_t index) {
-  const std::lock_guard lock{the_world().mutex};
+  const std::lock_guard lock{the_driver_state().mutex};
   const hazard_record* const found = noted_hazard(index);
   return found == nullptr ? nullptr : found->place;
 }
@@ -115,7 +117,7 @@ void simcuda_watch_python(int signal, int file) { watch_python(signal, file); }
 std::uint64_t simcuda_in_calls_ns() { return device(0).in_calls_ns(); }
 
 int simcuda_card_memory(int card, std::uint64_t* total, std::uint64_t* used) {
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
   for (const auto& g : w.gpus) {
     if (g->card != card) continue;
@@ -127,24 +129,24 @@ int simcuda_card_memory(int card, std::uint64_t* total, std::uint64_t* used) {
   return 1;
 }
 
-int simcuda_charge_library(std::uint64_t* at, std::uint64_t bytes) {
-  world& w = the_world();
+int simcuda_charge_library(std::uint64_t* address, std::uint64_t bytes) {
+  driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
-  const shared_turn turn{*on};
-  const auto got = on->sim->alloc((bytes + 0x1f'ffff) / 0x20'0000 * 0x20'0000);
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  const shared_cards_lock turn{*device};
+  const auto got = device->sim->alloc((bytes + 0x1f'ffff) / 0x20'0000 * 0x20'0000);
   if (!got) return error_of(got.why());
-  note_charge(*on, charge::library, bytes);
-  *at = *got;
+  note_charge(*device, charge::library, bytes);
+  *address = *got;
   return CUDA_SUCCESS;
 }
 
-int simcuda_discharge_library(std::uint64_t at) {
-  world& w = the_world();
+int simcuda_discharge_library(std::uint64_t address) {
+  driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
   for (const auto& g : w.gpus) {
-    if (!g->sim->free(at)) continue;
+    if (!g->sim->free(address)) continue;
     if (w.shared != nullptr) publish_held();
     return CUDA_SUCCESS;
   }
@@ -152,19 +154,19 @@ int simcuda_discharge_library(std::uint64_t at) {
 }
 
 int simcuda_captures(void* stream) {
-  const std::lock_guard lock{the_world().mutex};
+  const std::lock_guard lock{the_driver_state().mutex};
   CUstream_st* found = nullptr;
   gpu* device = nullptr;
   return find_stream(static_cast<CUstream>(stream), &found, &device) == CUDA_SUCCESS && found->graph != nullptr ? 1 : 0;
 }
 
 int simcuda_keeps_values(std::uint64_t bytes) {
-  const world_config& config = the_world().config;
+  const world_config& config = the_driver_state().config;
   return config.host_memory && (!config.lazy_values || bytes <= kept_value_bytes()) ? 1 : 0;
 }
 
 int simcuda_load_values(void* result, std::uint64_t address, std::uint64_t bytes) {
-  const std::lock_guard lock{the_world().mutex};
+  const std::lock_guard lock{the_driver_state().mutex};
   std::memset(result, 0, bytes);
   if (!has_values(address)) return 0;
   the_value_marks().write_zeros(address, bytes);
@@ -173,7 +175,7 @@ int simcuda_load_values(void* result, std::uint64_t address, std::uint64_t bytes
 }
 
 void simcuda_store_values(std::uint64_t address, const void* values, std::uint64_t bytes, int is_true) {
-  const std::lock_guard lock{the_world().mutex};
+  const std::lock_guard lock{the_driver_state().mutex};
   if (!has_values(address)) return;
   if (values != nullptr) std::memcpy(reinterpret_cast<void*>(address), values, bytes);
   if (values_computed()) {
@@ -182,24 +184,24 @@ void simcuda_store_values(std::uint64_t address, const void* values, std::uint64
 }
 
 void simcuda_note_rank(int rank, int ranks) {
-  const std::lock_guard lock{the_world().mutex};
+  const std::lock_guard lock{the_driver_state().mutex};
   note_rank(rank, ranks);
 }
 
 void simcuda_note_lost_rank() {
-  const std::lock_guard lock{the_world().mutex};
+  const std::lock_guard lock{the_driver_state().mutex};
   note_lost_rank();
 }
 
 void simcuda_note_refusal(int device, const char* function, std::uint64_t bytes, const char* why) {
-  const world& w = the_world();
-  const std::lock_guard lock{the_world().mutex};
+  const driver_state& w = the_driver_state();
+  const std::lock_guard lock{the_driver_state().mutex};
   if (device < 0 || static_cast<std::size_t>(device) >= w.gpus.size()) return;
   note_refused(*w.gpus[static_cast<std::size_t>(device)], function, bytes, why);
 }
 
 void simcuda_note_unsupported(const char* function) {
-  const std::lock_guard lock{the_world().mutex};
+  const std::lock_guard lock{the_driver_state().mutex};
   note_unsupported(function);
 }
 

@@ -9,16 +9,18 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-const gpu* device_of(CUdevice d) {
-  const world& w = the_world();
-  return d >= 0 && static_cast<std::size_t>(d) < w.gpus.size() ? w.gpus[static_cast<std::size_t>(d)].get() : nullptr;
+const gpu* device_of(CUdevice device) {
+  const driver_state& w = the_driver_state();
+  return device >= 0 && static_cast<std::size_t>(device) < w.gpus.size()
+             ? w.gpus[static_cast<std::size_t>(device)].get()
+             : nullptr;
 }
 
 constexpr int most = std::numeric_limits<int>::max();
 
 /// The attributes that programs are known to read; 0, as of a card without the feature, for the others.
-int attribute_of(const card_profile& card, int bus, CUdevice_attribute which) {
-  switch (which) {
+int attribute_of(const card_profile& card, int bus, CUdevice_attribute attrib) {
+  switch (attrib) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
       return card.compute_major;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
@@ -101,16 +103,16 @@ CUresult write_bus_id(char* text, int bytes, int card) {
 
 extern "C" {
 
-CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice device) {
+CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attrib, CUdevice device) {
   SIMCUDA_ENTER("cuDeviceGetAttribute");
   const gpu* const g = device_of(device);
   if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  if (which == CU_DEVICE_ATTRIBUTE_INTEGRATED) {
-    *value = the_world().config.integrated ? 1 : 0;
-  } else if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) {
-    *value = the_world().config.compute_mode;
+  if (attrib == CU_DEVICE_ATTRIBUTE_INTEGRATED) {
+    *value = the_driver_state().config.integrated ? 1 : 0;
+  } else if (attrib == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) {
+    *value = the_driver_state().config.compute_mode;
   } else {
-    *value = attribute_of(*the_world().config.profile, g->card + 1, which);
+    *value = attribute_of(*the_driver_state().config.profile, g->card + 1, attrib);
   }
   return CUDA_SUCCESS;
 }
@@ -118,8 +120,8 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUde
 CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
   SIMCUDA_ENTER("cuDeviceComputeCapability");
   if (device_of(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  *major = the_world().config.profile->compute_major;
-  *minor = the_world().config.profile->compute_minor;
+  *major = the_driver_state().config.profile->compute_major;
+  *minor = the_driver_state().config.profile->compute_minor;
   return CUDA_SUCCESS;
 }
 
@@ -131,7 +133,7 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
 
 CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
   SIMCUDA_ENTER("cuDeviceGetByPCIBusId");
-  for (const auto& g : the_world().gpus) {
+  for (const auto& g : the_driver_state().gpus) {
     char own[16];
     static_cast<void>(write_bus_id(own, sizeof own, g->card));
     if (text != nullptr && std::strcmp(own, text) == 0) return *device = g->ordinal, CUDA_SUCCESS;
@@ -139,10 +141,12 @@ CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute which, CUdevice from, CUdevice to) {
+CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdevice src_device,
+                                         CUdevice dst_device) {
   SIMCUDA_ENTER("cuDeviceGetP2PAttribute");
-  if (device_of(from) == nullptr || device_of(to) == nullptr || from == to) return CUDA_ERROR_INVALID_DEVICE;
-  *value = which == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ? 1 : 0;
+  if (device_of(src_device) == nullptr || device_of(dst_device) == nullptr || src_device == dst_device)
+    return CUDA_ERROR_INVALID_DEVICE;
+  *value = attrib == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
@@ -157,17 +161,17 @@ CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(std::size_t* width, CUarray_
 /// Limits have no effect; they read back as set.
 static std::size_t limits[CU_LIMIT_MAX] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0};
 
-CUresult CUDAAPI cuCtxGetLimit(std::size_t* value, CUlimit which) {
+CUresult CUDAAPI cuCtxGetLimit(std::size_t* value, CUlimit limit) {
   SIMCUDA_ENTER("cuCtxGetLimit");
-  if (which < 0 || which >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  *value = limits[which];
+  if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  *value = limits[limit];
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuCtxSetLimit(CUlimit which, std::size_t value) {
+CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, std::size_t value) {
   SIMCUDA_ENTER("cuCtxSetLimit");
-  if (which < 0 || which >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  limits[which] = value;
+  if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  limits[limit] = value;
   return CUDA_SUCCESS;
 }
 

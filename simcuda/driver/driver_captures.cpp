@@ -13,21 +13,21 @@ namespace {
 CUresult end_capture(CUstream_st& origin) {
   CUresult wrong = CUDA_SUCCESS;
   const std::uint64_t capture = origin.capture;
-  for (const auto& s : the_world().streams) {
+  for (const auto& s : the_driver_state().streams) {
     if (s->context == nullptr || s->graph == nullptr || s->capture != capture) continue;
     s->graph = nullptr;
     s->capture = 0;
     if (s->joined_capture && !s->awaited && wrong == CUDA_SUCCESS) wrong = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-    if (!s->context->on->sim->end_capture(s->sim)) wrong = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (!s->context->device->sim->end_capture(s->sim)) wrong = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   }
   return wrong;
 }
 
 /// "If this is called on CU_STREAM_LEGACY (the null stream) while a blocking stream in the same context is capturing,
 /// it will return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT": asked before this.
-CUstreamCaptureStatus status_of(const CUstream_st& s) {
-  if (s.graph == nullptr) return CU_STREAM_CAPTURE_STATUS_NONE;
-  return invalidated(s) ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+CUstreamCaptureStatus status_of(const CUstream_st& stream) {
+  if (stream.graph == nullptr) return CU_STREAM_CAPTURE_STATUS_NONE;
+  return invalidated(stream) ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
 }  // namespace
@@ -43,11 +43,11 @@ CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
   SIMCUDA_ENTER("cuStreamBeginCapture");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
   if (s->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (const gpumem::status begun = on->sim->begin_capture(s->sim); !begun) return error_of(begun);
-  world& w = the_world();
+  if (const gpumem::status begun = device->sim->begin_capture(s->sim); !begun) return error_of(begun);
+  driver_state& w = the_driver_state();
   w.graphs.push_back(std::make_unique<CUgraph_st>());
   s->graph = w.graphs.back().get();
   s->capture = w.next_id++;
@@ -63,8 +63,8 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     SIMCUDA_ENTER("cuStreamEndCapture");
     *graph = nullptr;
     CUstream_st* s = nullptr;
-    gpu* on = nullptr;
-    if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+    gpu* device = nullptr;
+    if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
     if (s->graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (s->joined_capture) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     // "A stream capture sequence not initiated with the CU_STREAM_CAPTURE_MODE_RELAXED argument to cuStreamBeginCapture
@@ -87,8 +87,8 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* graph) {
 CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   SIMCUDA_ENTER("cuStreamIsCapturing");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
   if (implicit_capture(*s)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   *status = status_of(*s);
   return CUDA_SUCCESS;
@@ -98,8 +98,8 @@ CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatu
                                            CUgraph* graph, const CUgraphNode** dependencies, std::size_t* count) {
   SIMCUDA_ENTER("cuStreamGetCaptureInfo");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
   if (implicit_capture(*s)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   *status = status_of(*s);
   if (id != nullptr) *id = s->capture;
@@ -109,11 +109,11 @@ CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatu
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuUserObjectCreate(CUuserObject* out, void* data, CUhostFn destroy, unsigned int references,
+CUresult CUDAAPI cuUserObjectCreate(CUuserObject* object_out, void* data, CUhostFn destroy, unsigned int references,
                                     unsigned int flags) {
   SIMCUDA_ENTER("cuUserObjectCreate");
   if (flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC || references == 0) return CUDA_ERROR_INVALID_VALUE;
-  *out = new CUuserObject_st{data, destroy, references};
+  *object_out = new CUuserObject_st{data, destroy, references};
   return CUDA_SUCCESS;
 }
 
@@ -146,19 +146,19 @@ CUresult CUDAAPI cuGraphDestroy(CUgraph graph) {
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long flags) {
+CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* ph_graph_exec, CUgraph graph, unsigned long long flags) {
   SIMCUDA_ENTER("cuGraphInstantiate");
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!graph->alive) return undefined_use("a graph that is destroyed");
   if (const CUresult e = may_instantiate(graph); e != CUDA_SUCCESS) return e;
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   w.execs.push_back(std::make_unique<CUgraphExec_st>());
-  *out = w.execs.back().get();
-  (*out)->of = graph;
-  (*out)->frees_on_launch = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
-  (*out)->objects = graph->objects;
-  (*out)->uses = graph->uses;
-  for (CUuserObject o : (*out)->objects) ++o->references;
+  *ph_graph_exec = w.execs.back().get();
+  (*ph_graph_exec)->graph = graph;
+  (*ph_graph_exec)->frees_on_launch = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+  (*ph_graph_exec)->objects = graph->objects;
+  (*ph_graph_exec)->uses = graph->uses;
+  for (CUuserObject o : (*ph_graph_exec)->objects) ++o->references;
   return CUDA_SUCCESS;
 }
 
@@ -170,8 +170,8 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle) {
     if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!exec->alive) return undefined_use("an executable graph that is destroyed");
     CUstream_st* s = nullptr;
-    gpu* on = nullptr;
-    if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+    gpu* device = nullptr;
+    if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
     if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
     if (const CUresult e = may_launch(*exec); e != CUDA_SUCCESS) return e;
     uses = exec->uses;
@@ -179,9 +179,9 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle) {
     for (const captured_use& u : uses) {
       if (run_node(u)) continue;
       if (u.bytes == 0) {
-        on->sim->enqueue(s->sim, u.lag_ns);
+        device->sim->enqueue(s->sim, u.lag_ns);
       } else {
-        on->sim->enqueue_use(s->sim, u.lag_ns, u.at, u.bytes);
+        device->sim->enqueue_use(s->sim, u.lag_ns, u.address, u.bytes);
       }
     }
   }

@@ -15,9 +15,11 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-gpu* device_of(CUdevice d) {
-  world& w = the_world();
-  return d >= 0 && static_cast<std::size_t>(d) < w.gpus.size() ? w.gpus[static_cast<std::size_t>(d)].get() : nullptr;
+gpu* device_of(CUdevice device) {
+  driver_state& w = the_driver_state();
+  return device >= 0 && static_cast<std::size_t>(device) < w.gpus.size()
+             ? w.gpus[static_cast<std::size_t>(device)].get()
+             : nullptr;
 }
 
 }  // namespace
@@ -25,11 +27,11 @@ gpu* device_of(CUdevice d) {
 extern "C" {
 
 // Declared by the headers for the toolkit only.
-CUresult CUDAAPI cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device);
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice device);
 
 /// Shares the cards under the name in SIMCUDA_SHARED. False if that fails; standard error has the reason.
 static bool join_shared_cards() {
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   const char* const name = std::getenv("SIMCUDA_SHARED");
   if (w.initialised || w.shared != nullptr || name == nullptr || *name == '\0') return true;
   auto joined = std::make_unique<shared_cards>();
@@ -47,18 +49,18 @@ static bool join_shared_cards() {
 CUresult CUDAAPI cuInit(unsigned int flags) {
   SIMCUDA_ENTER_EARLY("cuInit");
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (the_world().forked) return CUDA_ERROR_NOT_INITIALIZED;
-  if (the_world().gpus.empty()) return CUDA_ERROR_NO_DEVICE;
+  if (the_driver_state().forked) return CUDA_ERROR_NOT_INITIALIZED;
+  if (the_driver_state().gpus.empty()) return CUDA_ERROR_NO_DEVICE;
   if (!join_shared_cards()) return CUDA_ERROR_SYSTEM_NOT_READY;
   open_report();
   refuse_forked_children();
-  the_world().initialised = true;
+  the_driver_state().initialised = true;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
   SIMCUDA_ENTER_EARLY("cuDriverGetVersion");
-  *version = the_world().config.driver_version;
+  *version = the_driver_state().config.driver_version;
   return CUDA_SUCCESS;
 }
 
@@ -66,7 +68,7 @@ CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function, int ve
                                      CUdriverProcAddressQueryResult* how) {
   SIMCUDA_ENTER_EARLY("cuGetProcAddress");
   if (symbol == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const found_function found = find_function(symbol, version, the_world().config.driver_version,
+  const found_function found = find_function(symbol, version, the_driver_state().config.driver_version,
                                              (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
   *function = found.function;
   if (found.function != nullptr) {
@@ -81,7 +83,7 @@ CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function, int ve
 
 CUresult CUDAAPI cuDeviceGetCount(int* count) {
   SIMCUDA_ENTER("cuDeviceGetCount");
-  *count = static_cast<int>(the_world().gpus.size());
+  *count = static_cast<int>(the_driver_state().gpus.size());
   return CUDA_SUCCESS;
 }
 
@@ -134,9 +136,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   gpu* const g = device_of(device);
   if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (g->primary == nullptr) {
-    world& w = the_world();
+    driver_state& w = the_driver_state();
     if (w.config.context_bytes != 0) {
-      const shared_turn turn{*g};
+      const shared_cards_lock turn{*g};
       if (const auto taken = g->sim->alloc(w.config.context_bytes); !taken) {
         note_refused(*g, "cuDevicePrimaryCtxRetain", w.config.context_bytes);
         return error_of(taken.why());
@@ -145,7 +147,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
     }
     w.contexts.push_back(std::make_unique<CUctx_st>());
     g->primary = w.contexts.back().get();
-    g->primary->on = g;
+    g->primary->device = g;
     g->primary->id = w.next_id++;
     ++g->contexts_made;
   }
@@ -219,17 +221,17 @@ CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext* context) {
 
 CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
   if (const CUresult refused = enter_unlocked(own_call::get_device); refused != CUDA_SUCCESS) return refused;
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
-  *device = on->ordinal;
+  gpu* current_gpu = nullptr;
+  if (const CUresult e = current(&current_gpu); e != CUDA_SUCCESS) return e;
+  *device = current_gpu->ordinal;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxGetId(CUcontext context, unsigned long long* id) {
   SIMCUDA_ENTER("cuCtxGetId");
   if (context == nullptr) {
-    gpu* on = nullptr;
-    if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
+    gpu* device = nullptr;
+    if (const CUresult e = current(&device, &context); e != CUDA_SUCCESS) return e;
   }
   if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   *id = context->id;
@@ -238,11 +240,11 @@ CUresult CUDAAPI cuCtxGetId(CUcontext context, unsigned long long* id) {
 
 CUresult CUDAAPI cuCtxSynchronize() {
   SIMCUDA_ENTER("cuCtxSynchronize");
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
   const std::uint32_t context = current_context()->number;
-  const CUresult done = error_of(context == 0 ? on->sim->synchronize() : on->sim->synchronize_context(context));
-  if (done == CUDA_SUCCESS) on->pool->synchronised();
+  const CUresult done = error_of(context == 0 ? device->sim->synchronize() : device->sim->synchronize_context(context));
+  if (done == CUDA_SUCCESS) device->pool->synchronised();
   return done;
 }
 
@@ -250,9 +252,9 @@ CUresult CUDAAPI cuCtxSynchronize() {
 // current context is peerContext."
 CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
   SIMCUDA_ENTER("cuCtxEnablePeerAccess");
-  gpu* on = nullptr;
+  gpu* device = nullptr;
   CUcontext context = nullptr;
-  if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = current(&device, &context); e != CUDA_SUCCESS) return e;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (peer == nullptr || !peer->alive || peer == context) return CUDA_ERROR_INVALID_CONTEXT;
   return context->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
@@ -260,35 +262,35 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
 
 CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer) {
   SIMCUDA_ENTER("cuCtxDisablePeerAccess");
-  gpu* on = nullptr;
+  gpu* device = nullptr;
   CUcontext context = nullptr;
-  if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = current(&device, &context); e != CUDA_SUCCESS) return e;
   return context->peers.erase(peer) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
 // --- further contexts -----------------------------------------------------------------------------------------------
 
-CUresult CUDAAPI cuCtxCreate_v2(CUcontext* out, unsigned int /*flags*/, CUdevice device) {
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext* pctx, unsigned int /*flags*/, CUdevice device) {
   SIMCUDA_ENTER("cuCtxCreate");
   gpu* const g = device_of(device);
   if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   w.contexts.push_back(std::make_unique<CUctx_st>());
   CUcontext made = w.contexts.back().get();
-  made->on = g;
+  made->device = g;
   made->id = w.next_id++;
   made->number = g->next_context++;
   made->legacy = g->sim->create_stream({.legacy = true, .context = made->number});
   this_thread().contexts.push_back(made);
   note_current();
-  *out = made;
+  *pctx = made;
   return CUDA_SUCCESS;
 }
 
 #if CUDA_VERSION >= 12050
-CUresult CUDAAPI cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* /*parameters*/, unsigned int flags,
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* /*parameters*/, unsigned int flags,
                                 CUdevice device) {
-  return cuCtxCreate_v2(out, flags, device);
+  return cuCtxCreate_v2(pctx, flags, device);
 }
 #endif
 
@@ -297,7 +299,7 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext context) {
   SIMCUDA_ENTER("cuCtxDestroy");
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!context->alive) return undefined_use("a context that is destroyed");
-  if (context->on->primary == context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->device->primary == context) return CUDA_ERROR_INVALID_CONTEXT;
   thread_state& me = this_thread();
   if (!me.contexts.empty() && me.contexts.back() == context) me.contexts.pop_back();
   note_current();

@@ -54,8 +54,8 @@ constexpr named_error errors[] = {
 };
 
 const named_error* find(CUresult code) {
-  const auto* const found =
-      std::find_if(std::begin(errors), std::end(errors), [code](const named_error& e) { return e.code == code; });
+  const auto* const found = std::find_if(std::begin(errors), std::end(errors),
+                                         [code](const named_error& error) { return error.code == code; });
   return found == std::end(errors) ? nullptr : found;
 }
 

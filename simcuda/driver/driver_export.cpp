@@ -18,7 +18,7 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 namespace {
 
 gpu* owner_of_run(CUmemGenericAllocationHandle handle) {
-  for (const auto& g : the_world().gpus) {
+  for (const auto& g : the_driver_state().gpus) {
     if (g->runs.count(handle) != 0) return g.get();
   }
   return nullptr;
@@ -26,16 +26,16 @@ gpu* owner_of_run(CUmemGenericAllocationHandle handle) {
 
 /// A stream writes a word: immediately, since a program may poll it, unless the stream captures.
 template <typename Word>
-CUresult write_word(CUstream handle, CUdeviceptr at, Word value) {
+CUresult write_word(CUstream handle, CUdeviceptr address, Word value) {
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  on->sim->enqueue(s->sim, 0);
-  const auto write = [at, value] {
-    std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)), &value, sizeof value);
-    write_value(at, sizeof value);
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  device->sim->enqueue(s->sim, 0);
+  const auto write = [address, value] {
+    std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), &value, sizeof value);
+    write_value(address, sizeof value);
   };
-  const bool real = the_world().config.host_memory;
+  const bool real = the_driver_state().config.host_memory;
   if (s->graph != nullptr) {
     s->graph->uses.push_back({0, 0, 0, real ? std::function<void()>{write} : std::function<void()>{}});
   } else if (real) {
@@ -63,14 +63,14 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* from, CUdeviceptr at) {
+CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {
   SIMCUDA_ENTER("cuMemGetAccess");
-  for (const auto& g : the_world().gpus) {
-    const auto behind = g->mapped.upper_bound(at);
-    if (behind == g->mapped.begin()) continue;
-    const auto& [begin, pages] = *std::prev(behind);
-    if (at - begin >= pages.bytes) continue;
-    const bool may = pages.reachable_from.count(from->id) != 0;
+  for (const auto& g : the_driver_state().gpus) {
+    const auto next = g->mapped.upper_bound(ptr);
+    if (next == g->mapped.begin()) continue;
+    const auto& [begin, pages] = *std::prev(next);
+    if (ptr - begin >= pages.bytes) continue;
+    const bool may = pages.reachable_from.count(location->id) != 0;
     *flags = may ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
   }
@@ -106,57 +106,60 @@ CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool, CUme
   *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice d, CUgraphMem_attribute which, void* value) {
+CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
   SIMCUDA_ENTER("cuDeviceGetGraphMemAttribute");
-  if (d < 0 || static_cast<std::size_t>(d) >= the_world().gpus.size()) return CUDA_ERROR_INVALID_DEVICE;
-  const gpu& g = *the_world().gpus[static_cast<std::size_t>(d)];
-  const graph_memory now = graph_memory_of(g);
-  const bool used = which == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT || which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH;
-  const bool high = which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
-  const graph_memory& from = high ? g.graph_highs : now;
-  const cuuint64_t figure = used ? from.used : from.reserved;
+  if (device < 0 || static_cast<std::size_t>(device) >= the_driver_state().gpus.size())
+    return CUDA_ERROR_INVALID_DEVICE;
+  const gpu& g = *the_driver_state().gpus[static_cast<std::size_t>(device)];
+  const graph_memory usage = graph_memory_of(g);
+  const bool used = attr == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT || attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH;
+  const bool high = attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+  const graph_memory& selected = high ? g.graph_highs : usage;
+  const cuuint64_t figure = used ? selected.used : selected.reserved;
   std::memcpy(value, &figure, sizeof figure);
   return CUDA_SUCCESS;
 }
 /// Resets a high-water mark to the current value.
-CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice d, CUgraphMem_attribute which, void*) {
+CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void*) {
   SIMCUDA_ENTER("cuDeviceSetGraphMemAttribute");
-  if (d < 0 || static_cast<std::size_t>(d) >= the_world().gpus.size()) return CUDA_ERROR_INVALID_DEVICE;
-  gpu& g = *the_world().gpus[static_cast<std::size_t>(d)];
-  if (which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) g.graph_highs.used = graph_memory_of(g).used;
-  if (which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) g.graph_highs.reserved = graph_memory_of(g).reserved;
+  if (device < 0 || static_cast<std::size_t>(device) >= the_driver_state().gpus.size())
+    return CUDA_ERROR_INVALID_DEVICE;
+  gpu& g = *the_driver_state().gpus[static_cast<std::size_t>(device)];
+  if (attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) g.graph_highs.used = graph_memory_of(g).used;
+  if (attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) g.graph_highs.reserved = graph_memory_of(g).reserved;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice d) {
+CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
   SIMCUDA_ENTER("cuDeviceGraphMemTrim");
-  if (d < 0 || static_cast<std::size_t>(d) >= the_world().gpus.size()) return CUDA_ERROR_INVALID_DEVICE;
-  trim_graph_memory(*the_world().gpus[static_cast<std::size_t>(d)]);
+  if (device < 0 || static_cast<std::size_t>(device) >= the_driver_state().gpus.size())
+    return CUDA_ERROR_INVALID_DEVICE;
+  trim_graph_memory(*the_driver_state().gpus[static_cast<std::size_t>(device)]);
   return CUDA_SUCCESS;
 }
 
 // --- host memory ----------------------------------------------------------------------------------------------------
 
 /// From then on it is pinned, on the GPU of the calling thread's context, as memory of cuMemHostAlloc is.
-CUresult CUDAAPI cuMemHostRegister_v2(void* at, std::size_t bytes, unsigned int) {
+CUresult CUDAAPI cuMemHostRegister_v2(void* ptr, std::size_t bytes, unsigned int) {
   SIMCUDA_ENTER("cuMemHostRegister");
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
-  if (at == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  const auto begin = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(at));
-  for (const auto& g : the_world().gpus) {
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  if (ptr == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto begin = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(ptr));
+  for (const auto& g : the_driver_state().gpus) {
     const auto next = g->registered.lower_bound(begin);
     if (next != g->registered.end() && next->first - begin < bytes) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     if (next == g->registered.begin()) continue;
     const auto& [from, length] = *std::prev(next);
     if (begin - from < length) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   }
-  on->registered[begin] = bytes;
+  device->registered[begin] = bytes;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuMemHostUnregister(void* at) {
+CUresult CUDAAPI cuMemHostUnregister(void* ptr) {
   SIMCUDA_ENTER("cuMemHostUnregister");
-  const auto begin = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(at));
-  for (const auto& g : the_world().gpus) {
+  const auto begin = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(ptr));
+  for (const auto& g : the_driver_state().gpus) {
     if (g->registered.erase(begin) != 0) return CUDA_SUCCESS;
   }
   return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
@@ -182,18 +185,18 @@ CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr, std::size_t, CUmemLocation, 
 
 // --- memory operations of streams -----------------------------------------------------------------------------------
 
-CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int) {
+CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int) {
   SIMCUDA_ENTER("cuStreamWriteValue32");
-  return write_word(stream, at, value);
+  return write_word(stream, addr, value);
 }
 // Its name before CUDA 12, by which PyTorch 2.6 looks for it.
 #undef cuStreamWriteValue32
-CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
-  return cuStreamWriteValue32_v2(stream, at, value, flags);
+CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) {
+  return cuStreamWriteValue32_v2(stream, addr, value, flags);
 }
-CUresult CUDAAPI cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned int) {
+CUresult CUDAAPI cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int) {
   SIMCUDA_ENTER("cuStreamWriteValue64");
-  return write_word(stream, at, value);
+  return write_word(stream, addr, value);
 }
 REFUSED(cuStreamWaitValue32_v2, (CUstream, CUdeviceptr, cuuint32_t, unsigned int))
 REFUSED(cuStreamBatchMemOp_v2, (CUstream, unsigned int, CUstreamBatchMemOpParams*, unsigned int))

@@ -26,52 +26,52 @@ enum class exported : std::uint64_t {
 
 /// What a handle says.
 struct ticket {
-  exported what{};
+  exported kind{};
   std::uint64_t pid = 0;
   std::uint64_t began = 0;
-  std::uint64_t at = 0;  ///< an address, or a handle, of the process that made it
+  std::uint64_t object = 0;  ///< an address, or a handle, of the process that made it
   std::uint64_t bytes = 0;
   std::int64_t card = 0;
 };
 static_assert(sizeof(ticket) <= sizeof(CUipcMemHandle) && sizeof(ticket) <= sizeof(CUipcEventHandle));
 
-ticket made_here(exported what, int card, std::uint64_t at, std::uint64_t bytes) {
-  const shared_cards* const cards = the_world().shared.get();
-  return {what, static_cast<std::uint64_t>(::getpid()), cards == nullptr ? 0 : cards->began(), at, bytes, card};
+ticket made_here(exported kind, int card, std::uint64_t object, std::uint64_t bytes) {
+  const shared_cards* const cards = the_driver_state().shared.get();
+  return {kind, static_cast<std::uint64_t>(::getpid()), cards == nullptr ? 0 : cards->began(), object, bytes, card};
 }
 
-CUresult may_open(const ticket& t, exported what) {
-  const shared_cards* const cards = the_world().shared.get();
+CUresult may_open(const ticket& ticket, exported kind) {
+  const shared_cards* const cards = the_driver_state().shared.get();
   if (cards == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  if (t.what != what) return CUDA_ERROR_INVALID_VALUE;
-  return cards->lives(t.pid, t.began) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  if (ticket.kind != kind) return CUDA_ERROR_INVALID_VALUE;
+  return cards->lives(ticket.pid, ticket.began) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 gpu* on_card(std::int64_t card) {
-  for (const auto& g : the_world().gpus) {
+  for (const auto& g : the_driver_state().gpus) {
     if (g->card == card) return g.get();
   }
   return nullptr;
 }
 
 std::size_t in_pages(std::size_t bytes) {
-  const std::size_t page = the_world().config.granularity_bytes;
+  const std::size_t page = the_driver_state().config.granularity_bytes;
   return (bytes + page - 1) / page * page;
 }
 
 /// Pages that stand for another process's.
-CUresult import_pages(gpu& g, std::size_t bytes, CUmemGenericAllocationHandle* handle) {
-  g.imported_bytes += bytes;
-  const shared_turn turn{g};
-  const auto pages = g.sim->create(bytes);
+CUresult import_pages(gpu& device, std::size_t bytes, CUmemGenericAllocationHandle* handle) {
+  device.imported_bytes += bytes;
+  const shared_cards_lock turn{device};
+  const auto pages = device.sim->create(bytes);
   if (!pages) {
-    g.imported_bytes -= bytes;
+    device.imported_bytes -= bytes;
     return error_of(pages.why());
   }
-  *handle = the_world().next_handle++;
-  g.runs[*handle] = *pages;
-  g.run_bytes[*handle] = bytes;
-  g.imports[*handle] = bytes;
+  *handle = the_driver_state().next_handle++;
+  device.runs[*handle] = *pages;
+  device.run_bytes[*handle] = bytes;
+  device.imports[*handle] = bytes;
   return CUDA_SUCCESS;
 }
 
@@ -79,14 +79,14 @@ CUresult import_pages(gpu& g, std::size_t bytes, CUmemGenericAllocationHandle* h
 
 namespace gpumem::simcuda {
 
-void forget_import(gpu& g, CUmemGenericAllocationHandle handle) {
-  const auto found = g.imports.find(handle);
-  if (found == g.imports.end() || g.runs.count(handle) != 0) return;
-  for (const auto& [at, range] : g.mapped) {
-    if (range.of == handle) return;
+void forget_import(gpu& device, CUmemGenericAllocationHandle handle) {
+  const auto found = device.imports.find(handle);
+  if (found == device.imports.end() || device.runs.count(handle) != 0) return;
+  for (const auto& [at, range] : device.mapped) {
+    if (range.handle == handle) return;
   }
-  g.imported_bytes -= found->second;
-  g.imports.erase(found);
+  device.imported_bytes -= found->second;
+  device.imports.erase(found);
 }
 
 }  // namespace gpumem::simcuda
@@ -96,14 +96,14 @@ extern "C" {
 // --- allocations ----------------------------------------------------------------------------------------------------
 
 /// The handle says which allocation it is, not where in it the pointer lies.
-CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at) {
+CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr dptr) {
   SIMCUDA_ENTER("cuIpcGetMemHandle");
-  for (const auto& g : the_world().gpus) {
-    auto found = g->allocations.upper_bound(at);
+  for (const auto& g : the_driver_state().gpus) {
+    auto found = g->allocations.upper_bound(dptr);
     if (found == g->allocations.begin()) continue;
     --found;
     const auto& [begin, bytes] = *found;
-    if (at - begin >= bytes) continue;
+    if (dptr - begin >= bytes) continue;
     if (g->managed.count(begin) != 0 || g->pool->owns(begin)) return CUDA_ERROR_INVALID_VALUE;
     const ticket t = made_here(exported::allocation, g->card, begin, bytes);
     *handle = {};
@@ -114,10 +114,10 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at) {
 }
 
 // "Contexts that may open CUipcMemHandles are restricted": not those of the process that made the handle.
-CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* at, CUipcMemHandle handle, unsigned int flags) {
+CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int flags) {
   SIMCUDA_ENTER("cuIpcOpenMemHandle");
-  gpu* here = nullptr;
-  if (const CUresult e = current(&here); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
   ticket t;
   std::memcpy(&t, handle.reserved, sizeof t);
   if (const CUresult e = may_open(t, exported::allocation); e != CUDA_SUCCESS) return e;
@@ -130,30 +130,30 @@ CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* at, CUipcMemHandle handle, u
   if (const CUresult e = import_pages(*g, bytes, &pages); e != CUDA_SUCCESS) return e;
   CUmemAccessDesc access{};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = here->ordinal;
+  access.location.id = device->ordinal;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   // The addresses of a card hold its own pages only, whichever card is current.
   const auto range = g->sim->reserve(bytes);
   CUresult done = error_of(range.why());
   if (range) {
     g->ranges[*range] = bytes;
-    *at = *range;
+    *pdptr = *range;
   }
-  if (done == CUDA_SUCCESS) done = cuMemMap(*at, bytes, 0, pages, 0);
-  if (done == CUDA_SUCCESS) done = cuMemSetAccess(*at, bytes, &access, 1);
+  if (done == CUDA_SUCCESS) done = cuMemMap(*pdptr, bytes, 0, pages, 0);
+  if (done == CUDA_SUCCESS) done = cuMemSetAccess(*pdptr, bytes, &access, 1);
   static_cast<void>(cuMemRelease(pages));  // the mapping keeps them
-  if (done == CUDA_SUCCESS) the_world().opened[*at] = bytes;
+  if (done == CUDA_SUCCESS) the_driver_state().opened[*pdptr] = bytes;
   return done;
 }
 
-CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr at) {
+CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr) {
   SIMCUDA_ENTER("cuIpcCloseMemHandle");
-  const auto found = the_world().opened.find(at);
-  if (found == the_world().opened.end()) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = the_driver_state().opened.find(dptr);
+  if (found == the_driver_state().opened.end()) return CUDA_ERROR_INVALID_VALUE;
   const std::size_t bytes = found->second;
-  if (const CUresult e = cuMemUnmap(at, bytes); e != CUDA_SUCCESS) return e;
-  the_world().opened.erase(found);
-  return cuMemAddressFree(at, bytes);
+  if (const CUresult e = cuMemUnmap(dptr, bytes); e != CUDA_SUCCESS) return e;
+  the_driver_state().opened.erase(found);
+  return cuMemAddressFree(dptr, bytes);
 }
 
 // --- pages ----------------------------------------------------------------------------------------------------------
@@ -162,14 +162,14 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr at) {
 CUresult CUDAAPI cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                               CUmemAllocationHandleType type, unsigned long long flags) {
   SIMCUDA_ENTER("cuMemExportToShareableHandle");
-  if (the_world().shared == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+  if (the_driver_state().shared == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return CUDA_ERROR_NOT_SUPPORTED;
-  gpu* on = nullptr;
-  for (const auto& g : the_world().gpus) {
-    if (g->exportable.count(handle) != 0) on = g.get();
+  gpu* device = nullptr;
+  for (const auto& g : the_driver_state().gpus) {
+    if (g->exportable.count(handle) != 0) device = g.get();
   }
-  if (shareable == nullptr || on == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  const ticket t = made_here(exported::pages, on->card, handle, on->run_bytes.at(handle));
+  if (shareable == nullptr || device == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const ticket t = made_here(exported::pages, device->card, handle, device->run_bytes.at(handle));
   const int file = ::memfd_create("simulated pages of a card", MFD_CLOEXEC);
   if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
   if (::pwrite(file, &t, sizeof t, 0) != static_cast<ssize_t>(sizeof t)) return ::close(file), CUDA_ERROR_OUT_OF_MEMORY;
@@ -180,7 +180,7 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void* shareable, CUmemGenericAlloc
 CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
                                                 CUmemAllocationHandleType type) {
   SIMCUDA_ENTER("cuMemImportFromShareableHandle");
-  if (the_world().shared == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+  if (the_driver_state().shared == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return CUDA_ERROR_NOT_SUPPORTED;
   ticket t;
   const auto file = static_cast<int>(reinterpret_cast<std::intptr_t>(shareable));
@@ -194,10 +194,10 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ha
 
 CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
   SIMCUDA_ENTER("cuIpcGetEventHandle");
-  if (the_world().shared == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (the_driver_state().shared == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   if (event == nullptr || !event->alive) return CUDA_ERROR_INVALID_HANDLE;
   if (!event->interprocess) return CUDA_ERROR_INVALID_VALUE;
-  const ticket t = made_here(exported::event, event->context->on->card, 0, 0);
+  const ticket t = made_here(exported::event, event->context->device->card, 0, 0);
   *handle = {};
   std::memcpy(handle->reserved, &t, sizeof t);
   return CUDA_SUCCESS;

@@ -13,26 +13,27 @@ namespace {
 constexpr std::uint64_t page = std::uint64_t{2} << 20;
 
 std::uint64_t rounded(std::uint64_t bytes) {
-  const std::uint64_t granule = the_world().config.granularity_bytes;
+  const std::uint64_t granule = the_driver_state().config.granularity_bytes;
   return (bytes + granule - 1) / granule * granule;
 }
 /// With a granularity below a segment, requests get exactly the size asked for, and share nothing.
 bool shares_a_segment(std::uint64_t bytes) {
-  return bytes <= small_blocks::largest && the_world().config.granularity_bytes == small_blocks::segment_bytes;
+  return bytes <= small_blocks::largest && the_driver_state().config.granularity_bytes == small_blocks::segment_bytes;
 }
-std::uint64_t number_of(const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); }
+std::uint64_t number_of(const void* ptr) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(ptr)); }
 
-CUresult allocate(gpu& g, CUdeviceptr* at, std::size_t bytes) {
-  const shared_turn turn{g};
-  const auto got = shares_a_segment(bytes) ? g.small->alloc(bytes) : g.sim->alloc(rounded(bytes));
+CUresult allocate(gpu& device, CUdeviceptr* address, std::size_t bytes) {
+  const shared_cards_lock turn{device};
+  const auto got = shares_a_segment(bytes) ? device.small->alloc(bytes) : device.sim->alloc(rounded(bytes));
   if (!got) {
-    note_refused(g, "cuMemAlloc", bytes);
+    note_refused(device, "cuMemAlloc", bytes);
     return error_of(got.why());
   }
-  g.allocations[*got] = bytes;
-  note_taken(g, bytes);
-  if (CUcontext here = current_context(); here != nullptr && here->number != 0) g.in_context[*got] = here;
-  *at = *got;
+  device.allocations[*got] = bytes;
+  note_taken(device, bytes);
+  if (CUcontext context = current_context(); context != nullptr && context->number != 0)
+    device.in_context[*got] = context;
+  *address = *got;
   return CUDA_SUCCESS;
 }
 
@@ -51,31 +52,31 @@ CUresult allocate_managed(gpu& card, CUdeviceptr* block, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 
-void* pointer(CUdeviceptr at) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)); }
+void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
 
 /// The device of the range. A new range belongs to the current device, or to the first one if no context is current.
-gpu* range_device(CUdeviceptr at) {
-  gpu* on = at != 0 ? holder_of(at) : nullptr;
-  if (on == nullptr && current(&on) != CUDA_SUCCESS) on = the_world().gpus.front().get();
-  return on;
+gpu* range_device(CUdeviceptr address) {
+  gpu* device = address != 0 ? holder_of(address) : nullptr;
+  if (device == nullptr && current(&device) != CUDA_SUCCESS) device = the_driver_state().gpus.front().get();
+  return device;
 }
 
 }  // namespace
 
 namespace gpumem::simcuda {
 
-CUresult release(gpu& g, CUdeviceptr at) {
-  const status done = g.small->owns(at)         ? g.small->free(at)
-                      : g.beyond.erase(at) != 0 ? g.sim->free_host(at)
-                                                : g.sim->free(at);
+CUresult release(gpu& device, CUdeviceptr address) {
+  const status done = device.small->owns(address)         ? device.small->free(address)
+                      : device.beyond.erase(address) != 0 ? device.sim->free_host(address)
+                                                          : device.sim->free(address);
   if (!done) return error_of(done);
-  if (const auto gone = g.allocations.find(at); gone != g.allocations.end()) {
-    note_given_back(g, gone->second);
-    forget_values(at, gone->second);
-    g.allocations.erase(gone);
+  if (const auto gone = device.allocations.find(address); gone != device.allocations.end()) {
+    note_given_back(device, gone->second);
+    forget_values(address, gone->second);
+    device.allocations.erase(gone);
   }
-  g.managed.erase(at);
-  g.pool->synchronised();
+  device.managed.erase(address);
+  device.pool->synchronised();
   return CUDA_SUCCESS;
 }
 
@@ -85,84 +86,84 @@ extern "C" {
 
 CUresult CUDAAPI cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
   SIMCUDA_ENTER("cuMemGetInfo");
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
-  const shared_turn turn{*on};
-  const auto info = on->sim->memory();
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  const shared_cards_lock turn{*device};
+  const auto info = device->sim->memory();
   if (!info) return error_of(info.why());
   *free_bytes = info->free_bytes;
   *total_bytes = info->total_bytes;
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* at, std::size_t bytes) {
+CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* dptr, std::size_t bytes) {
   SIMCUDA_ENTER("cuMemAlloc");
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
-  if (at == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  if (dptr == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  return allocate(*on, at, bytes);
+  return allocate(*device, dptr, bytes);
 }
 
-CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* at, std::size_t* pitch, std::size_t width, std::size_t height,
+CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* dptr, std::size_t* pitch, std::size_t width, std::size_t height,
                                     unsigned int /*element*/) {
   SIMCUDA_ENTER("cuMemAllocPitch");
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
   if (width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   *pitch = (width + 511) / 512 * 512;
-  return allocate(*on, at, *pitch * height);
+  return allocate(*device, dptr, *pitch * height);
 }
 
-CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* at, std::size_t bytes, unsigned int /*flags*/) {
+CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* dptr, std::size_t bytes, unsigned int /*flags*/) {
   SIMCUDA_ENTER("cuMemAllocManaged");
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  const CUresult made = allocate_managed(*on, at, bytes);
-  if (made == CUDA_SUCCESS) on->managed.insert(*at);
+  const CUresult made = allocate_managed(*device, dptr, bytes);
+  if (made == CUDA_SUCCESS) device->managed.insert(*dptr);
   return made;
 }
 
-CUresult CUDAAPI cuMemFree_v2(CUdeviceptr at) {
+CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) {
   SIMCUDA_ENTER("cuMemFree");
-  if (at == 0) return CUDA_SUCCESS;
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  if (dptr == 0) return CUDA_SUCCESS;
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  if (const auto freed = free_of_graph(at)) return *freed;
-  gpu* const whose = owner_of(at);
-  if (whose == nullptr || whose->allocations.count(at) == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (whose->pool->owns(at)) {
-    note_given_back(*whose, whose->allocations[at]);
-    whose->allocations.erase(at);
-    if (const gpumem::status s = whose->sim->synchronize(); !s) return error_of(s);
-    return error_of(whose->pool->free(at, {}));
+  if (const auto freed = free_of_graph(dptr)) return *freed;
+  gpu* const owner = owner_of(dptr);
+  if (owner == nullptr || owner->allocations.count(dptr) == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (owner->pool->owns(dptr)) {
+    note_given_back(*owner, owner->allocations[dptr]);
+    owner->allocations.erase(dptr);
+    if (const gpumem::status s = owner->sim->synchronize(); !s) return error_of(s);
+    return error_of(owner->pool->free(dptr, {}));
   }
-  return release(*whose, at);
+  return release(*owner, dptr);
 }
 
-CUresult CUDAAPI cuMemHostAlloc(void** at, std::size_t bytes, unsigned int /*flags*/) {
+CUresult CUDAAPI cuMemHostAlloc(void** pp, std::size_t bytes, unsigned int /*flags*/) {
   SIMCUDA_ENTER("cuMemHostAlloc");
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  const auto got = on->sim->alloc_host(bytes);
+  const auto got = device->sim->alloc_host(bytes);
   if (!got) return error_of(got.why());
-  on->pinned[*got] = bytes;
-  *at = pointer(*got);
+  device->pinned[*got] = bytes;
+  *pp = pointer(*got);
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemFreeHost(void* at) {
+CUresult CUDAAPI cuMemFreeHost(void* ptr) {
   SIMCUDA_ENTER("cuMemFreeHost");
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  for (const auto& g : the_world().gpus) {
-    const auto found = g->pinned.find(number_of(at));
+  for (const auto& g : the_driver_state().gpus) {
+    const auto found = g->pinned.find(number_of(ptr));
     if (found == g->pinned.end()) continue;
     const CUresult freed = error_of(g->sim->free_host(found->first));
     if (freed == CUDA_SUCCESS) g->pinned.erase(found);
@@ -180,30 +181,30 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAl
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* at, std::size_t bytes, std::size_t /*alignment*/,
+CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* ptr, std::size_t bytes, std::size_t /*alignment*/,
                                      CUdeviceptr /*hint*/, unsigned long long flags) {
   SIMCUDA_ENTER("cuMemAddressReserve");
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  gpu* const on = range_device(0);
-  const auto got = on->sim->reserve(bytes);
+  gpu* const device = range_device(0);
+  const auto got = device->sim->reserve(bytes);
   if (!got) return error_of(got.why());
-  on->ranges[*got] = bytes;
-  *at = *got;
+  device->ranges[*got] = bytes;
+  *ptr = *got;
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemAddressFree(CUdeviceptr at, std::size_t bytes) {
+CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, std::size_t bytes) {
   SIMCUDA_ENTER("cuMemAddressFree");
-  gpu* const on = range_device(at);
-  const CUresult done = error_of(on->sim->release_range(at, bytes));
-  if (done == CUDA_SUCCESS) on->ranges.erase(at);
+  gpu* const device = range_device(ptr);
+  const CUresult done = error_of(device->sim->release_range(ptr, bytes));
+  if (done == CUDA_SUCCESS) device->ranges.erase(ptr);
   return done;
 }
 
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* prop,
                              unsigned long long /*flags*/) {
   SIMCUDA_ENTER("cuMemCreate");
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id < 0 ||
       static_cast<std::size_t>(prop->location.id) >= w.gpus.size()) {
@@ -215,7 +216,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t b
     return CUDA_ERROR_NOT_PERMITTED;
   }
   gpu& g = *w.gpus[static_cast<std::size_t>(prop->location.id)];
-  const shared_turn turn{g};
+  const shared_cards_lock turn{g};
   const auto got = g.sim->create(bytes);
   if (!got) {
     note_refused(g, "cuMemCreate", bytes);
@@ -230,7 +231,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t b
 }
 
 static gpu* owner_of_run(CUmemGenericAllocationHandle handle) {
-  for (const auto& g : the_world().gpus) {
+  for (const auto& g : the_driver_state().gpus) {
     if (g->runs.count(handle) != 0) return g.get();
   }
   return nullptr;
@@ -252,35 +253,36 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
   return done;
 }
 
-CUresult CUDAAPI cuMemMap(CUdeviceptr at, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
+CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
                           unsigned long long flags) {
   SIMCUDA_ENTER("cuMemMap");
   gpu* const g = owner_of_run(handle);
   if (g == nullptr || offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  const CUresult done = error_of(g->sim->map(at, bytes, g->runs.at(handle)));
-  if (done == CUDA_SUCCESS) g->mapped[at] = {bytes, {}, handle};
+  const CUresult done = error_of(g->sim->map(ptr, bytes, g->runs.at(handle)));
+  if (done == CUDA_SUCCESS) g->mapped[ptr] = {bytes, {}, handle};
   return done;
 }
 
-CUresult CUDAAPI cuMemUnmap(CUdeviceptr at, std::size_t bytes) {
+CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, std::size_t bytes) {
   SIMCUDA_ENTER("cuMemUnmap");
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  gpu* const on = range_device(at);
-  const CUresult done = error_of(on->sim->unmap(at, bytes));
+  gpu* const device = range_device(ptr);
+  const CUresult done = error_of(device->sim->unmap(ptr, bytes));
   if (done != CUDA_SUCCESS) return done;
-  forget_values(at, bytes);
-  for (auto it = on->mapped.lower_bound(at); it != on->mapped.end() && it->first < at + bytes;) {
-    const CUmemGenericAllocationHandle gone = it->second.of;
-    it = on->mapped.erase(it);
-    forget_import(*on, gone);
+  forget_values(ptr, bytes);
+  for (auto mapping = device->mapped.lower_bound(ptr);
+       mapping != device->mapped.end() && mapping->first < ptr + bytes;) {
+    const CUmemGenericAllocationHandle gone = mapping->second.handle;
+    mapping = device->mapped.erase(mapping);
+    forget_import(*device, gone);
   }
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemSetAccess(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count) {
+CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count) {
   SIMCUDA_ENTER("cuMemSetAccess");
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   if (count == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   for (std::size_t i = 0; i < count; ++i) {
@@ -288,14 +290,15 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr at, std::size_t bytes, const CUmemAc
       return CUDA_ERROR_INVALID_DEVICE;
     }
   }
-  gpu* const holder = range_device(at);
-  if (const CUresult e = error_of(holder->sim->set_access(at, bytes)); e != CUDA_SUCCESS) return e;
-  for (auto it = holder->mapped.lower_bound(at); it != holder->mapped.end() && it->first < at + bytes; ++it) {
+  gpu* const holder = range_device(ptr);
+  if (const CUresult e = error_of(holder->sim->set_access(ptr, bytes)); e != CUDA_SUCCESS) return e;
+  for (auto mapping = holder->mapped.lower_bound(ptr); mapping != holder->mapped.end() && mapping->first < ptr + bytes;
+       ++mapping) {
     for (std::size_t i = 0; i < count; ++i) {
       if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
-        it->second.reachable_from.erase(access[i].location.id);
+        mapping->second.reachable_from.erase(access[i].location.id);
       } else {
-        it->second.reachable_from.insert(access[i].location.id);
+        mapping->second.reachable_from.insert(access[i].location.id);
       }
     }
   }

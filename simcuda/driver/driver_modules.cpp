@@ -11,19 +11,19 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 namespace {
 
 /// Variables of modules: zeros on the device, allocated at the first query.
-CUresult global_of(const void* code, const char* name, CUdeviceptr* at, std::size_t* bytes) {
+CUresult global_of(const void* code, const char* name, CUdeviceptr* address, std::size_t* bytes) {
   static auto* const known = new std::map<std::pair<const void*, std::string>, CUdeviceptr>;
   constexpr std::size_t of_each = 4096;
   CUdeviceptr& kept = (*known)[{code, name}];
   if (kept == 0) {
-    gpu* on = nullptr;
-    if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
-    const auto got = on->small->alloc(of_each);
+    gpu* device = nullptr;
+    if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+    const auto got = device->small->alloc(of_each);
     if (!got) return error_of(got.why());
     kept = *got;
-    on->allocations[kept] = of_each;
+    device->allocations[kept] = of_each;
   }
-  if (at != nullptr) *at = kept;
+  if (address != nullptr) *address = kept;
   if (bytes != nullptr) *bytes = of_each;
   return CUDA_SUCCESS;
 }
@@ -37,11 +37,11 @@ int code_version() {
     const char* const text = std::getenv("SIMCUDA_CODE_VERSION");
     return text == nullptr ? 0 : std::atoi(text);
   }();
-  return named != 0 ? named : the_world().config.profile->code_version();
+  return named != 0 ? named : the_driver_state().config.profile->code_version();
 }
 
-int attribute_of(CUfunction_attribute which) {
-  switch (which) {
+int attribute_of(CUfunction_attribute attrib) {
+  switch (attrib) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
       return 1024;
     case CU_FUNC_ATTRIBUTE_NUM_REGS:
@@ -58,7 +58,7 @@ int attribute_of(CUfunction_attribute which) {
 
 CUresult blocks_for(int* blocks, int threads) {
   if (blocks == nullptr || threads <= 0) return CUDA_ERROR_INVALID_VALUE;
-  *blocks = the_world().config.profile->threads_per_multiprocessor / threads;
+  *blocks = the_driver_state().config.profile->threads_per_multiprocessor / threads;
   return CUDA_SUCCESS;
 }
 
@@ -82,9 +82,9 @@ CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   *mode = CU_MODULE_LAZY_LOADING;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* at, std::size_t* bytes, CUmodule module, const char* name) {
+CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* dptr, std::size_t* bytes, CUmodule module, const char* name) {
   SIMCUDA_ENTER("cuModuleGetGlobal");
-  return global_of(module, name, at, bytes);
+  return global_of(module, name, dptr, bytes);
 }
 CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* file, CUjit_option* options, void** values,
                                        unsigned int count, CUlibraryOption* library_options, void** library_values,
@@ -100,13 +100,13 @@ CUresult CUDAAPI cuLibraryGetModule(CUmodule* module, CUlibrary library) {
   *module = reinterpret_cast<CUmodule>(library);
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* at, std::size_t* bytes, CUlibrary library, const char* name) {
+CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* dptr, std::size_t* bytes, CUlibrary library, const char* name) {
   SIMCUDA_ENTER("cuLibraryGetGlobal");
-  return global_of(library, name, at, bytes);
+  return global_of(library, name, dptr, bytes);
 }
-CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* at, std::size_t* bytes, CUlibrary library, const char* name) {
+CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* dptr, std::size_t* bytes, CUlibrary library, const char* name) {
   SIMCUDA_ENTER("cuLibraryGetManaged");
-  return global_of(library, name, at, bytes);
+  return global_of(library, name, dptr, bytes);
 }
 CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary library) {
   SIMCUDA_ENTER("cuLibraryGetKernelCount");
@@ -119,9 +119,9 @@ CUresult CUDAAPI cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   *function = reinterpret_cast<CUfunction>(kernel);
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel, CUdevice) {
+CUresult CUDAAPI cuKernelGetAttribute(int* value, CUfunction_attribute attrib, CUkernel, CUdevice) {
   SIMCUDA_ENTER("cuKernelGetAttribute");
-  *value = attribute_of(which);
+  *value = attribute_of(attrib);
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) {
@@ -135,9 +135,9 @@ CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel, CUfunc_cache, CUdevice) {
 
 // --- kernels --------------------------------------------------------------------------------------------------------
 
-CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction) {
+CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute attrib, CUfunction) {
   SIMCUDA_ENTER("cuFuncGetAttribute");
-  *value = attribute_of(which);
+  *value = attribute_of(attrib);
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) {
@@ -166,7 +166,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* least_grid, int* block, C
                                                   std::size_t, int limit) {
   SIMCUDA_ENTER("cuOccupancyMaxPotentialBlockSize");
   *block = limit > 0 ? std::min(limit, 1024) : 1024;
-  *least_grid = the_world().config.profile->multiprocessors;
+  *least_grid = the_driver_state().config.profile->multiprocessors;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUlaunchConfig*) {
@@ -175,15 +175,18 @@ CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const C
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** arguments, void** extra) {
-  if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return cuLaunchKernel(f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ,
-                        c->sharedMemBytes, c->hStream, arguments, extra);
+CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
+  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return cuLaunchKernel(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+                        config->blockDimY, config->blockDimZ, config->sharedMemBytes, config->hStream, arguments,
+                        extra);
 }
-CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
-                                           unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared_bytes,
-                                           CUstream stream, void** arguments) {
-  return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared_bytes, stream, arguments, nullptr);
+CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y,
+                                           unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y,
+                                           unsigned int block_dim_z, unsigned int shared_bytes, CUstream stream,
+                                           void** arguments) {
+  return cuLaunchKernel(function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z,
+                        shared_bytes, stream, arguments, nullptr);
 }
 
 CUresult CUDAAPI cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,

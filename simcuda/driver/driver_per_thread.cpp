@@ -15,12 +15,12 @@ namespace {
 class null_stream_of_thread {
  public:
   null_stream_of_thread() { this_thread().null_is_per_thread = true; }
-  ~null_stream_of_thread() { this_thread().null_is_per_thread = before_; }
+  ~null_stream_of_thread() { this_thread().null_is_per_thread = previous_; }
   null_stream_of_thread(const null_stream_of_thread&) = delete;
   null_stream_of_thread& operator=(const null_stream_of_thread&) = delete;
 
  private:
-  bool before_ = this_thread().null_is_per_thread;
+  bool previous_ = this_thread().null_is_per_thread;
 };
 
 template <auto Function>

@@ -11,12 +11,14 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-gpu* device_of(CUdevice d) {
-  const world& w = the_world();
-  return d >= 0 && static_cast<std::size_t>(d) < w.gpus.size() ? w.gpus[static_cast<std::size_t>(d)].get() : nullptr;
+gpu* device_of(CUdevice device) {
+  const driver_state& w = the_driver_state();
+  return device >= 0 && static_cast<std::size_t>(device) < w.gpus.size()
+             ? w.gpus[static_cast<std::size_t>(device)].get()
+             : nullptr;
 }
 
-CUmemoryPool pool_of(const gpu& g) { return reinterpret_cast<CUmemoryPool>(g.pool.get()); }
+CUmemoryPool pool_of(const gpu& device) { return reinterpret_cast<CUmemoryPool>(device.pool.get()); }
 
 /// The most that a pool has held since its mark was set.
 struct high_marks {
@@ -27,7 +29,7 @@ std::map<const async_pool*, high_marks> high_of;
 
 /// Null: no pool, or that of a device which was reset.
 async_pool* find_pool(CUmemoryPool pool) {
-  for (const auto& g : the_world().gpus) {
+  for (const auto& g : the_driver_state().gpus) {
     if (pool_of(*g) == pool) return g->pool.get();
   }
   return nullptr;
@@ -37,43 +39,43 @@ async_pool* find_pool(CUmemoryPool pool) {
 
 extern "C" {
 
-CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* at, std::size_t bytes, CUstream handle) {
+CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytes, CUstream handle) {
   SIMCUDA_ENTER("cuMemAllocAsync");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  if (bytes == 0) return *at = 0, CUDA_SUCCESS;
-  const shared_turn turn{*on};
-  if (s->graph != nullptr) return allocate_in_graph(*s, *on, at, bytes);
-  const auto got = on->pool->alloc(bytes, s->sim);
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  if (bytes == 0) return *dptr = 0, CUDA_SUCCESS;
+  const shared_cards_lock turn{*device};
+  if (s->graph != nullptr) return allocate_in_graph(*s, *device, dptr, bytes);
+  const auto got = device->pool->alloc(bytes, s->sim);
   if (!got) {
-    note_refused(*on, "cuMemAllocAsync", bytes);
+    note_refused(*device, "cuMemAllocAsync", bytes);
     return error_of(got.why());
   }
-  on->allocations[*got] = bytes;
-  on->sim->handed_out(*got, bytes, s->sim);
-  note_taken(*on, bytes);
-  high_marks& high = high_of[on->pool.get()];
-  high.used = std::max(high.used, on->pool->used());
-  high.reserved = std::max(high.reserved, on->pool->reserved());
-  *at = *got;
+  device->allocations[*got] = bytes;
+  device->sim->handed_out(*got, bytes, s->sim);
+  note_taken(*device, bytes);
+  high_marks& high = high_of[device->pool.get()];
+  high.used = std::max(high.used, device->pool->used());
+  high.reserved = std::max(high.reserved, device->pool->reserved());
+  *dptr = *got;
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
+CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream handle) {
   SIMCUDA_ENTER("cuMemFreeAsync");
-  if (at == 0) return CUDA_SUCCESS;
+  if (dptr == 0) return CUDA_SUCCESS;
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  if (s->graph != nullptr) return free_in_graph(*s, at);
-  if (const auto freed = free_of_graph(at)) return *freed;
-  gpu* const whose = owner_of(at);
-  if (whose == nullptr || whose->allocations.count(at) == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!whose->pool->owns(at)) return release(*whose, at);
-  note_given_back(*whose, whose->allocations[at]);
-  whose->allocations.erase(at);
-  return error_of(whose->pool->free(at, s->sim));
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  if (s->graph != nullptr) return free_in_graph(*s, dptr);
+  if (const auto freed = free_of_graph(dptr)) return *freed;
+  gpu* const owner = owner_of(dptr);
+  if (owner == nullptr || owner->allocations.count(dptr) == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!owner->pool->owns(dptr)) return release(*owner, dptr);
+  note_given_back(*owner, owner->allocations[dptr]);
+  owner->allocations.erase(dptr);
+  return error_of(owner->pool->free(dptr, s->sim));
 }
 
 CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
@@ -84,23 +86,23 @@ CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) 
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void* value) {
+CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
   SIMCUDA_ENTER("cuMemPoolSetAttribute");
   async_pool* const p = find_pool(pool);
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (which == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) std::memcpy(&p->threshold, value, sizeof p->threshold);
+  if (attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) std::memcpy(&p->threshold, value, sizeof p->threshold);
   // "The only value that can be set is zero": the mark starts again at what is there now.
-  if (which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) high_of[p].reserved = p->reserved();
-  if (which == CU_MEMPOOL_ATTR_USED_MEM_HIGH) high_of[p].used = p->used();
+  if (attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) high_of[p].reserved = p->reserved();
+  if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH) high_of[p].used = p->used();
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void* value) {
+CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
   SIMCUDA_ENTER("cuMemPoolGetAttribute");
   const async_pool* const p = find_pool(pool);
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::uint64_t figure = 0;
-  switch (which) {
+  switch (attr) {
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
       figure = p->threshold;
       break;
@@ -155,12 +157,12 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
   return pool == pool_of(*g) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* at, std::size_t bytes, CUmemoryPool pool, CUstream handle) {
+CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUstream handle) {
   SIMCUDA_ENTER("cuMemAllocFromPoolAsync");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  return pool == pool_of(*on) ? cuMemAllocAsync(at, bytes, handle) : CUDA_ERROR_INVALID_VALUE;
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  return pool == pool_of(*device) ? cuMemAllocAsync(dptr, bytes, handle) : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // extern "C"

@@ -28,7 +28,7 @@ std::map<const void*, std::string>& names_of_kernels() {
 }
 
 struct what_is_there {
-  const gpu* on = nullptr;  ///< null: not allocated by the driver
+  const gpu* device = nullptr;  ///< null: not allocated by the driver
   CUdeviceptr begin = 0;
   std::size_t bytes = 0;
   bool pinned = false;
@@ -36,20 +36,20 @@ struct what_is_there {
   bool mapped = false;
 };
 
-what_is_there find(CUdeviceptr at) {
-  for (const auto& g : the_world().gpus) {
+what_is_there find(CUdeviceptr address) {
+  for (const auto& g : the_driver_state().gpus) {
     for (const auto* const blocks : {&g->allocations, &g->pinned, &g->registered}) {
-      auto found = blocks->upper_bound(at);
+      auto found = blocks->upper_bound(address);
       if (found == blocks->begin()) continue;
       --found;
-      if (at - found->first >= found->second) continue;
+      if (address - found->first >= found->second) continue;
       const bool pinned = blocks != &g->allocations;
       return {g.get(), found->first, found->second, pinned, !pinned && g->managed.count(found->first) != 0};
     }
-    const auto behind = g->mapped.upper_bound(at);
-    if (behind == g->mapped.begin()) continue;
-    const auto& [begin, pages] = *std::prev(behind);
-    if (at - begin < pages.bytes) return {.on = g.get(), .begin = begin, .bytes = pages.bytes, .mapped = true};
+    const auto next = g->mapped.upper_bound(address);
+    if (next == g->mapped.begin()) continue;
+    const auto& [begin, pages] = *std::prev(next);
+    if (address - begin < pages.bytes) return {.device = g.get(), .begin = begin, .bytes = pages.bytes, .mapped = true};
   }
   return {};
 }
@@ -61,29 +61,29 @@ CUresult give(void* data, Value value) {
 }
 
 /// An attribute of known memory; of other memory, zeros.
-CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr at, const what_is_there& there) {
-  const bool known = there.on != nullptr;
-  switch (which) {
+CUresult attribute(void* data, CUpointer_attribute attrib, CUdeviceptr address, const what_is_there& found) {
+  const bool known = found.device != nullptr;
+  switch (attrib) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return give(data, known ? there.on->primary : CUcontext{nullptr});
+      return give(data, known ? found.device->primary : CUcontext{nullptr});
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       if (!known) return give(data, 0U);
-      return give(data, static_cast<unsigned int>(there.pinned ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
+      return give(data, static_cast<unsigned int>(found.pinned ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      return give(data, known ? at : CUdeviceptr{0});
+      return give(data, known ? address : CUdeviceptr{0});
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      return give(data, there.pinned || there.managed ? at : CUdeviceptr{0});
+      return give(data, found.pinned || found.managed ? address : CUdeviceptr{0});
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      return give(data, there.managed ? 1U : 0U);
+      return give(data, found.managed ? 1U : 0U);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      return give(data, known ? there.on->ordinal : -2);
+      return give(data, known ? found.device->ordinal : -2);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return give(data, there.begin);
+      return give(data, found.begin);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return give(data, there.bytes);
+      return give(data, found.bytes);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return give(data,
-                  known && !there.pinned && !there.managed && !there.mapped && !there.on->pool->owns(there.begin));
+                  known && !found.pinned && !found.managed && !found.mapped && !found.device->pool->owns(found.begin));
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -104,27 +104,28 @@ extern "C" {
 
 // --- pointers -------------------------------------------------------------------------------------------------------
 
-CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute which, CUdeviceptr at) {
+CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attrib, CUdeviceptr ptr) {
   SIMCUDA_ENTER("cuPointerGetAttribute");
-  const what_is_there there = find(at);
-  return there.on == nullptr ? CUDA_ERROR_INVALID_VALUE : attribute(data, which, at, there);
+  const what_is_there found = find(ptr);
+  return found.device == nullptr ? CUDA_ERROR_INVALID_VALUE : attribute(data, attrib, ptr, found);
 }
 
-CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute* which, void** data, CUdeviceptr at) {
+CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data,
+                                        CUdeviceptr ptr) {
   SIMCUDA_ENTER("cuPointerGetAttributes");
-  const what_is_there there = find(at);
+  const what_is_there found = find(ptr);
   for (unsigned int i = 0; i < count; ++i) {
-    if (const CUresult e = attribute(data[i], which[i], at, there); e != CUDA_SUCCESS) return e;
+    if (const CUresult e = attribute(data[i], attributes[i], ptr, found); e != CUDA_SUCCESS) return e;
   }
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr at) {
+CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr dptr) {
   SIMCUDA_ENTER("cuMemGetAddressRange");
-  const what_is_there there = find(at);
-  if (there.on == nullptr || there.pinned) return CUDA_ERROR_NOT_FOUND;
-  if (base != nullptr) *base = there.begin;
-  if (bytes != nullptr) *bytes = there.bytes;
+  const what_is_there found = find(dptr);
+  if (found.device == nullptr || found.pinned) return CUDA_ERROR_NOT_FOUND;
+  if (base != nullptr) *base = found.begin;
+  if (bytes != nullptr) *bytes = found.bytes;
   return CUDA_SUCCESS;
 }
 
@@ -134,8 +135,8 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, 
 CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned int* flags) {
   SIMCUDA_ENTER("cuStreamGetFlags");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
   *flags = s->flags;
   return CUDA_SUCCESS;
 }
@@ -143,8 +144,8 @@ CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned int* flags) {
 CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
   SIMCUDA_ENTER("cuStreamGetPriority");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
   *priority = s->priority;
   return CUDA_SUCCESS;
 }
@@ -158,12 +159,12 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_o
   SIMCUDA_ENTER("cuLibraryLoadData");
   if (code == nullptr) return CUDA_ERROR_INVALID_VALUE;
   // Lazily: without a context, the code is charged with the first kernel that is looked up.
-  gpu* on = nullptr;
-  const std::uint64_t bytes = the_world().config.library_bytes;
-  if (bytes != 0 && current(&on) == CUDA_SUCCESS) {
-    const shared_turn turn{*on};
-    if (const auto taken = on->sim->alloc(bytes); !taken) return error_of(taken.why());
-    note_charge(*on, charge::module, bytes);
+  gpu* device = nullptr;
+  const std::uint64_t bytes = the_driver_state().config.library_bytes;
+  if (bytes != 0 && current(&device) == CUDA_SUCCESS) {
+    const shared_cards_lock turn{*device};
+    if (const auto taken = device->sim->alloc(bytes); !taken) return error_of(taken.why());
+    note_charge(*device, charge::module, bytes);
   }
   *library = new CUlib_st;  // never freed: kernels may be launched while the process ends
   return CUDA_SUCCESS;
@@ -172,13 +173,13 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_o
 // A program's own code, which does not run here: a function is its module.
 CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* code) {
   SIMCUDA_ENTER("cuModuleLoadData");
-  gpu* on = nullptr;
-  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
   if (code == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const std::uint64_t bytes = the_world().config.module_bytes; bytes != 0) {
-    const shared_turn turn{*on};
-    if (const auto taken = on->sim->alloc(bytes); !taken) return error_of(taken.why());
-    note_charge(*on, charge::module, bytes);
+  if (const std::uint64_t bytes = the_driver_state().config.module_bytes; bytes != 0) {
+    const shared_cards_lock turn{*device};
+    if (const auto taken = device->sim->alloc(bytes); !taken) return error_of(taken.why());
+    note_charge(*device, charge::module, bytes);
   }
   *module = reinterpret_cast<CUmodule>(new CUlib_st);  // never freed, as above
   return CUDA_SUCCESS;

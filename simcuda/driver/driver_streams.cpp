@@ -13,119 +13,121 @@ namespace {
 constexpr std::uint64_t kernel_ns = 20'000;
 
 /// The event, if it belongs to this world and is not destroyed.
-CUresult check_event(CUevent e) {
-  if (e == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (!e->alive) return undefined_use("an event that is destroyed");
-  return e->context->broken.load(std::memory_order_relaxed);
+CUresult check_event(CUevent event) {
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (!event->alive) return undefined_use("an event that is destroyed");
+  return event->context->broken.load(std::memory_order_relaxed);
 }
 
 /// Makes the stream wait for an event of a capture, and join that capture.
-CUresult join_capture(CUstream_st& s, const CUevent_st& e) {
-  CUstream_st& from = *e.capturing;
-  if (from.graph == nullptr || from.capture != e.capture) return CUDA_ERROR_CAPTURED_EVENT;  // that capture is over
-  if (invalidated(from)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  if (s.graph != nullptr && s.capture != from.capture) return CUDA_ERROR_STREAM_CAPTURE_MERGE;
-  if (s.graph == nullptr) {
-    if (s.legacy) {
-      invalidate(from);
+CUresult join_capture(CUstream_st& stream, const CUevent_st& event) {
+  CUstream_st& origin = *event.capturing;
+  if (origin.graph == nullptr || origin.capture != event.capture)
+    return CUDA_ERROR_CAPTURED_EVENT;  // that capture is over
+  if (invalidated(origin)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (stream.graph != nullptr && stream.capture != origin.capture) return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  if (stream.graph == nullptr) {
+    if (stream.legacy) {
+      invalidate(origin);
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
-    if (const gpumem::status begun = s.context->on->sim->begin_capture(s.sim); !begun) return error_of(begun);
-    s.graph = from.graph;
-    s.capture = from.capture;
-    s.mode = from.mode;
-    s.began_by = from.began_by;
-    s.joined_capture = true;
-    s.awaited = false;
+    if (const gpumem::status begun = stream.context->device->sim->begin_capture(stream.sim); !begun)
+      return error_of(begun);
+    stream.graph = origin.graph;
+    stream.capture = origin.capture;
+    stream.mode = origin.mode;
+    stream.began_by = origin.began_by;
+    stream.joined_capture = true;
+    stream.awaited = false;
   }
-  from.awaited = true;
+  origin.awaited = true;
   return CUDA_SUCCESS;
 }
 
 /// "The thread is still prohibited from API calls which necessarily conflict with stream capture, for example,
 /// attempting cuEventQuery on an event that was last recorded inside a capture sequence."
-CUresult captured_event(CUevent_st& e) {
-  if (e.capturing->graph != nullptr && e.capturing->capture == e.capture) invalidate(*e.capturing);
+CUresult captured_event(CUevent_st& event) {
+  if (event.capturing->graph != nullptr && event.capturing->capture == event.capture) invalidate(*event.capturing);
   return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 /// Requires that the thread may wait (`unsafe_call`). The device under gpumem refuses every wait while one of its
 /// streams captures; the driver refuses only what concerns that stream, which `query` does.
-CUresult wait_for(gpu& on, gpumem::fence f) {
-  const auto& all = the_world().streams;
-  if (std::none_of(all.begin(), all.end(), [](const auto& s) { return s->graph != nullptr; })) {
-    return error_of(on.sim->wait_host(f));
+CUresult wait_for(gpu& device, gpumem::fence fence) {
+  const auto& all = the_driver_state().streams;
+  if (std::none_of(all.begin(), all.end(), [](const auto& stream) { return stream->graph != nullptr; })) {
+    return error_of(device.sim->wait_host(fence));
   }
-  const auto done = on.sim->done_ns(f);
+  const auto done = device.sim->done_ns(fence);
   if (!done) return error_of(done.why());
-  on.sim->advance_to(*done);
-  const auto seen = on.sim->query(f);
+  device.sim->advance_to(*done);
+  const auto seen = device.sim->query(fence);
   return seen ? CUDA_SUCCESS : error_of(seen.why());
 }
 
 /// The host's clock is virtual, so the work that a host polls for would never end. A thread that has asked so often in
 /// a row, and submitted nothing in between, waits: time passes on the device as it passes here.
-void pass_time_while_polling(gpu& on) {
+void pass_time_while_polling(gpu& device) {
   constexpr unsigned polls_of_a_wait = 32;
   thread_local struct {
     std::uint64_t submitted = 0;
     unsigned row = 0;
     std::chrono::steady_clock::time_point latest;
   } polls;
-  const auto now = std::chrono::steady_clock::now();
+  const auto current_time = std::chrono::steady_clock::now();
   if (polls.submitted != submitted_by_thread) polls.row = 0;
   if (polls.row++ >= polls_of_a_wait) {
-    on.sim->advance_by(static_cast<std::uint64_t>(std::chrono::nanoseconds{now - polls.latest}.count()));
+    device.sim->advance_by(static_cast<std::uint64_t>(std::chrono::nanoseconds{current_time - polls.latest}.count()));
   }
   polls.submitted = submitted_by_thread;
-  polls.latest = now;
+  polls.latest = current_time;
 }
 
-void forget_fence(CUevent_st& e) {
-  if (e.fence && e.context->alive) e.context->on->sim->drop(e.fence);
-  e.fence = {};
-  e.captured = false;
+void forget_fence(CUevent_st& event) {
+  if (event.fence && event.context->alive) event.context->device->sim->drop(event.fence);
+  event.fence = {};
+  event.captured = false;
 }
 
 }  // namespace
 
 extern "C" {
 
-CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* ph_stream, unsigned int flags, int priority) {
   SIMCUDA_ENTER("cuStreamCreateWithPriority");
-  gpu* on = nullptr;
+  gpu* device = nullptr;
   CUcontext context = nullptr;
-  if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = current(&device, &context); e != CUDA_SUCCESS) return e;
   if ((flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
-  *out = new_stream(context, flags);
-  (*out)->flags = flags;
-  (*out)->priority = priority;
+  *ph_stream = new_stream(context, flags);
+  (*ph_stream)->flags = flags;
+  (*ph_stream)->priority = priority;
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuStreamCreate(CUstream* out, unsigned int flags) {
+CUresult CUDAAPI cuStreamCreate(CUstream* ph_stream, unsigned int flags) {
   SIMCUDA_ENTER("cuStreamCreate");
-  return cuStreamCreateWithPriority(out, flags, 0);
+  return cuStreamCreateWithPriority(ph_stream, flags, 0);
 }
 
 CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
   SIMCUDA_ENTER("cuStreamDestroy");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
   if (s->legacy) return CUDA_ERROR_INVALID_HANDLE;
-  if (const gpumem::status gone = on->sim->destroy_stream(s->sim); !gone) return error_of(gone);
+  if (const gpumem::status gone = device->sim->destroy_stream(s->sim); !gone) return error_of(gone);
   s->context = nullptr;
-  the_world().spare_streams.push_back(s);
+  the_driver_state().spare_streams.push_back(s);
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
   SIMCUDA_ENTER("cuStreamGetId");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  if (const auto asked = on->sim->stream_id(s->sim); !asked) return error_of(asked.why());
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  if (const auto asked = device->sim->stream_id(s->sim); !asked) return error_of(asked.why());
   *id = s->id;
   return CUDA_SUCCESS;
 }
@@ -133,8 +135,8 @@ CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
 CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* context) {
   SIMCUDA_ENTER("cuStreamGetCtx");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
   *context = s->context;
   return CUDA_SUCCESS;
 }
@@ -142,139 +144,140 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* context) {
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
   SIMCUDA_ENTER("cuStreamSynchronize");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  const auto f = on->sim->record(s->sim);
+  const auto f = device->sim->record(s->sim);
   if (!f) return error_of(f.why());
-  const CUresult done = wait_for(*on, *f);
-  on->sim->drop(*f);
+  const CUresult done = wait_for(*device, *f);
+  device->sim->drop(*f);
   return done;
 }
 
 CUresult CUDAAPI cuStreamQuery(CUstream handle) {
   SIMCUDA_ENTER("cuStreamQuery");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
-  const auto f = on->sim->record(s->sim);
+  const auto f = device->sim->record(s->sim);
   if (!f) return error_of(f.why());
-  const auto done = on->sim->query(*f);
-  on->sim->drop(*f);
+  const auto done = device->sim->query(*f);
+  device->sim->drop(*f);
   if (!done) return error_of(done.why());
   return *done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 // --- events ---------------------------------------------------------------------------------------------------------
 
-CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned int flags) {
+CUresult CUDAAPI cuEventCreate(CUevent* ph_event, unsigned int flags) {
   SIMCUDA_ENTER("cuEventCreate");
-  gpu* on = nullptr;
+  gpu* device = nullptr;
   CUcontext context = nullptr;
-  if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
-  world& w = the_world();
+  if (const CUresult e = current(&device, &context); e != CUDA_SUCCESS) return e;
+  driver_state& w = the_driver_state();
   if (w.spare_events.empty()) {
     w.events.push_back(std::make_unique<CUevent_st>());
     w.spare_events.push_back(w.events.back().get());
   }
-  *out = w.spare_events.back();
+  *ph_event = w.spare_events.back();
   w.spare_events.pop_back();
-  **out = CUevent_st{};
-  (*out)->context = context;
-  (*out)->blocking_sync = (flags & CU_EVENT_BLOCKING_SYNC) != 0;
-  (*out)->timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
-  (*out)->interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
+  **ph_event = CUevent_st{};
+  (*ph_event)->context = context;
+  (*ph_event)->blocking_sync = (flags & CU_EVENT_BLOCKING_SYNC) != 0;
+  (*ph_event)->timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
+  (*ph_event)->interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuEventDestroy_v2(CUevent e) {
+CUresult CUDAAPI cuEventDestroy_v2(CUevent h_event) {
   SIMCUDA_ENTER("cuEventDestroy");
-  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
-  forget_fence(*e);
-  e->alive = false;
-  the_world().spare_events.push_back(e);
+  if (const CUresult bad = check_event(h_event); bad != CUDA_SUCCESS) return bad;
+  forget_fence(*h_event);
+  h_event->alive = false;
+  the_driver_state().spare_events.push_back(h_event);
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuEventRecord(CUevent e, CUstream handle) {
+CUresult CUDAAPI cuEventRecord(CUevent h_event, CUstream handle) {
   SIMCUDA_ENTER("cuEventRecord");
-  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = check_event(h_event); bad != CUDA_SUCCESS) return bad;
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult bad = find_stream(handle, &s, &on); bad != CUDA_SUCCESS) return bad;
-  if (s->context != e->context) return CUDA_ERROR_INVALID_HANDLE;
+  gpu* device = nullptr;
+  if (const CUresult bad = find_stream(handle, &s, &device); bad != CUDA_SUCCESS) return bad;
+  if (s->context != h_event->context) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = ready_for_work(*s); bad != CUDA_SUCCESS) return bad;
   if (s->graph != nullptr) {
-    forget_fence(*e);
-    e->captured = true;
-    e->capturing = s;
-    e->capture = s->capture;
+    forget_fence(*h_event);
+    h_event->captured = true;
+    h_event->capturing = s;
+    h_event->capture = s->capture;
     return CUDA_SUCCESS;
   }
-  const auto f = on->sim->record(s->sim);
+  const auto f = device->sim->record(s->sim);
   if (!f) return error_of(f.why());
-  forget_fence(*e);
-  e->fence = *f;
-  if (e->timed) e->recorded_ns = e->context->on->sim->now_ns();
+  forget_fence(*h_event);
+  h_event->fence = *f;
+  if (h_event->timed) h_event->recorded_ns = h_event->context->device->sim->now_ns();
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuCtxRecordEvent(CUcontext context, CUevent e) {
+CUresult CUDAAPI cuCtxRecordEvent(CUcontext context, CUevent h_event) {
   SIMCUDA_ENTER("cuCtxRecordEvent");
-  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
-  if (context == nullptr || context != e->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = check_event(h_event); bad != CUDA_SUCCESS) return bad;
+  if (context == nullptr || context != h_event->context) return CUDA_ERROR_INVALID_HANDLE;
   if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (const CUresult bad = context->broken.load(); bad != CUDA_SUCCESS) return bad;
   // "The API will return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if the specified context hCtx has a stream in the
   // capture mode. In such a case, the call will invalidate all the conflicting captures." Whatever the thread's mode.
-  gpumem::sim_device& sim = *context->on->sim;
+  gpumem::sim_device& sim = *context->device->sim;
   const auto f = context->number == 0 ? sim.record_context() : sim.record_in_context(context->number);
   if (!f) return error_of(f.why());
-  forget_fence(*e);
-  e->fence = *f;
-  if (e->timed) e->recorded_ns = e->context->on->sim->now_ns();
+  forget_fence(*h_event);
+  h_event->fence = *f;
+  if (h_event->timed) h_event->recorded_ns = h_event->context->device->sim->now_ns();
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuEventQuery(CUevent e) {
+CUresult CUDAAPI cuEventQuery(CUevent h_event) {
   SIMCUDA_ENTER("cuEventQuery");
-  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = check_event(h_event); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = unsafe_call(); bad != CUDA_SUCCESS) return bad;
-  if (e->captured) return captured_event(*e);
-  if (!e->fence) return CUDA_SUCCESS;
-  const auto done = e->context->on->sim->query(e->fence);
+  if (h_event->captured) return captured_event(*h_event);
+  if (!h_event->fence) return CUDA_SUCCESS;
+  const auto done = h_event->context->device->sim->query(h_event->fence);
   if (!done) return error_of(done.why());
-  if (!*done) pass_time_while_polling(*e->context->on);
+  if (!*done) pass_time_while_polling(*h_event->context->device);
   return *done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-CUresult CUDAAPI cuEventSynchronize(CUevent e) {
+CUresult CUDAAPI cuEventSynchronize(CUevent h_event) {
   SIMCUDA_ENTER("cuEventSynchronize");
-  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = check_event(h_event); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = unsafe_call(); bad != CUDA_SUCCESS) return bad;
-  if (e->captured) return captured_event(*e);
-  if (!e->fence) return CUDA_SUCCESS;
-  if (!e->blocking_sync) ++the_world().spinning_waits;
-  return wait_for(*e->context->on, e->fence);
+  if (h_event->captured) return captured_event(*h_event);
+  if (!h_event->fence) return CUDA_SUCCESS;
+  if (!h_event->blocking_sync) ++the_driver_state().spinning_waits;
+  return wait_for(*h_event->context->device, h_event->fence);
 }
 
-CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent e, unsigned int /*flags*/) {
+CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent h_event, unsigned int /*flags*/) {
   SIMCUDA_ENTER("cuStreamWaitEvent");
-  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = check_event(h_event); bad != CUDA_SUCCESS) return bad;
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult bad = find_stream(handle, &s, &on); bad != CUDA_SUCCESS) return bad;
-  if (e->captured) return join_capture(*s, *e);
+  gpu* device = nullptr;
+  if (const CUresult bad = find_stream(handle, &s, &device); bad != CUDA_SUCCESS) return bad;
+  if (h_event->captured) return join_capture(*s, *h_event);
   if (const CUresult bad = ready_for_work(*s); bad != CUDA_SUCCESS) return bad;
-  if (!e->fence) return CUDA_SUCCESS;
+  if (!h_event->fence) return CUDA_SUCCESS;
   if (s->graph != nullptr) {  // "a dependency would have been created which crosses the capture sequence boundary"
     invalidate(*s);
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
-  if (e->context->on != on) return wait_for(*e->context->on, e->fence);  // clocks are not shared
-  return error_of(on->sim->wait_stream(s->sim, e->fence));
+  if (h_event->context->device != device)
+    return wait_for(*h_event->context->device, h_event->fence);  // clocks are not shared
+  return error_of(device->sim->wait_stream(s->sim, h_event->fence));
 }
 
 CUresult CUDAAPI cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
@@ -286,9 +289,9 @@ CUresult CUDAAPI cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
     const CUevent_st& e = *both[i];
     if (e.captured) return CUDA_ERROR_CAPTURED_EVENT;
     if (!e.timed || !e.fence) return CUDA_ERROR_INVALID_HANDLE;
-    const auto done = e.context->on->sim->done_ns(e.fence);
+    const auto done = e.context->device->sim->done_ns(e.fence);
     if (!done) return error_of(done.why());
-    if (*done > e.context->on->sim->now_ns()) return CUDA_ERROR_NOT_READY;
+    if (*done > e.context->device->sim->now_ns()) return CUDA_ERROR_NOT_READY;
     passed_ns[i] = std::max(*done, e.recorded_ns);  // an idle stream passes it when it is recorded
   }
   *ms = (static_cast<float>(passed_ns[1]) - static_cast<float>(passed_ns[0])) * 1e-6F;
@@ -298,20 +301,21 @@ CUresult CUDAAPI cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
 // --- launches -------------------------------------------------------------------------------------------------------
 
 /// No kernel runs; the stream is busy for a fixed time.
-CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-                                unsigned int, unsigned int, CUstream handle, void** /*arguments*/, void** /*extra*/) {
+CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned int, unsigned int, unsigned int, unsigned int,
+                                unsigned int, unsigned int, unsigned int, CUstream handle, void** /*arguments*/,
+                                void** /*extra*/) {
   SIMCUDA_ENTER("cuLaunchKernel");
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  gpu* device = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
   note_kernel();
   ++front.kernels;
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
-  on->sim->enqueue(s->sim, kernel_ns);
+  device->sim->enqueue(s->sim, kernel_ns);
   if (s->graph != nullptr) {
     s->graph->uses.push_back({.lag_ns = kernel_ns, .is_kernel = true});
   } else if (values_computed()) {
-    kernel_writes(kernel_name(f));
+    kernel_writes(kernel_name(function));
   }
   return CUDA_SUCCESS;
 }
@@ -320,10 +324,10 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
   {
     SIMCUDA_ENTER("cuLaunchHostFunc");
     CUstream_st* s = nullptr;
-    gpu* on = nullptr;
-    if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+    gpu* device = nullptr;
+    if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
     if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
-    on->sim->enqueue(s->sim, 0);
+    device->sim->enqueue(s->sim, 0);
     if (s->graph != nullptr) {
       s->graph->uses.push_back({0, 0, 0, [function, data] { function(data); }});
       return CUDA_SUCCESS;

@@ -30,15 +30,15 @@ constexpr row rows[] = {
 }  // namespace
 
 found_function find_function(const char* name, int version, int driver_version, bool per_thread) {
-  found_function out;
+  found_function found;
   for (const row& r : rows) {
     if (std::strcmp(r.name, name) != 0) continue;
-    out.known = true;
+    found.known = true;
     if (r.version > version || r.since > driver_version) continue;
     void* const variant = per_thread ? per_thread_variant(r.symbol) : nullptr;
-    out.function = variant != nullptr ? variant : reinterpret_cast<void*>(r.function);
+    found.function = variant != nullptr ? variant : reinterpret_cast<void*>(r.function);
   }
-  return out;
+  return found;
 }
 
 }  // namespace gpumem::simcuda

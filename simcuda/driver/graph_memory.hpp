@@ -27,20 +27,20 @@ struct graph_memory {
   std::uint64_t used = 0;
   std::uint64_t reserved = 0;
 };
-graph_memory graph_memory_of(const gpu& g);
+graph_memory graph_memory_of(const gpu& device);
 
 /// On a capturing stream.
-CUresult allocate_in_graph(CUstream_st& s, gpu& on, CUdeviceptr* at, std::size_t bytes);
-CUresult free_in_graph(CUstream_st& s, CUdeviceptr at);
+CUresult allocate_in_graph(CUstream_st& stream, gpu& device, CUdeviceptr* address, std::size_t bytes);
+CUresult free_in_graph(CUstream_st& stream, CUdeviceptr address);
 /// A free outside any capture; empty if the memory belongs to no graph.
-std::optional<CUresult> free_of_graph(CUdeviceptr at);
+std::optional<CUresult> free_of_graph(CUdeviceptr address);
 /// Whether work on the stream may touch the bytes, as far as they belong to a graph.
-CUresult reach_in_graphs(const CUstream_st& s, CUdeviceptr at);
+CUresult reach_in_graphs(const CUstream_st& stream, CUdeviceptr address);
 CUresult may_instantiate(CUgraph graph);
 CUresult may_launch(const CUgraphExec_st& exec);
 /// False for work that neither allocates nor frees.
-bool run_node(const captured_use& u);
+bool run_node(const captured_use& captured);
 /// Frees memory that no graph can use any more.
-void trim_graph_memory(gpu& g);
+void trim_graph_memory(gpu& device);
 
 }  // namespace gpumem::simcuda

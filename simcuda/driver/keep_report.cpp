@@ -30,14 +30,16 @@ std::uint64_t now_ns(clockid_t clock) {
   return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(t.tv_nsec);
 }
 std::uint64_t since_begin_ns() {
-  const std::uint64_t now = now_ns(CLOCK_REALTIME);
-  return now > record->began_ns ? now - record->began_ns : 0;
+  const std::uint64_t clock_ns = now_ns(CLOCK_REALTIME);
+  return clock_ns > record->began_ns ? clock_ns - record->began_ns : 0;
 }
 
-card_record* card_of(const gpu& on) { return on.ordinal < report_cards ? &record->card[on.ordinal] : nullptr; }
+card_record* card_of(const gpu& device) {
+  return device.ordinal < report_cards ? &record->card[device.ordinal] : nullptr;
+}
 
-void note_used(const gpu& on, card_record& card) {
-  const std::uint64_t used = own_bytes(on);
+void note_used(const gpu& device, card_record& card) {
+  const std::uint64_t used = own_bytes(device);
   if (used <= card.peak_used_bytes) return;
   card.peak_used_bytes = used;
   card.peak_used_ns = since_begin_ns();
@@ -66,13 +68,13 @@ void open_report() {
   if (folder != nullptr && *folder != '\0' && record == &unseen) {
     const int file = make_record_file(folder);
     if (file >= 0 && ::ftruncate(file, sizeof(process_record)) == 0) {
-      void* const at = ::mmap(nullptr, sizeof(process_record), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-      if (at != MAP_FAILED) record = static_cast<process_record*>(at);
+      void* const mapping = ::mmap(nullptr, sizeof(process_record), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+      if (mapping != MAP_FAILED) record = static_cast<process_record*>(mapping);
     }
     if (file >= 0) ::close(file);
   }
   *record = {};
-  const world& w = the_world();
+  const driver_state& w = the_driver_state();
   record->pid = static_cast<std::uint64_t>(::getpid());
   record->began_ns = now_ns(CLOCK_REALTIME);
   record->cards = static_cast<std::int32_t>(std::min<std::size_t>(w.gpus.size(), report_cards));
@@ -107,44 +109,44 @@ void note_exit(int status) {
   record->ended_ns = now_ns(CLOCK_REALTIME);
 }
 
-void note_taken(gpu& on, std::uint64_t bytes) {
-  card_record* const card = card_of(on);
+void note_taken(gpu& device, std::uint64_t bytes) {
+  card_record* const card = card_of(device);
   if (card == nullptr) return;
   card->live_bytes += bytes;
   if (card->live_bytes > card->peak_live_bytes) {
     card->peak_live_bytes = card->live_bytes;
     card->peak_live_ns = since_begin_ns();
   }
-  note_used(on, *card);
+  note_used(device, *card);
 }
 
-void note_given_back(gpu& on, std::uint64_t bytes) {
-  if (card_record* const card = card_of(on); card != nullptr) card->live_bytes -= std::min(bytes, card->live_bytes);
+void note_given_back(gpu& device, std::uint64_t bytes) {
+  if (card_record* const card = card_of(device); card != nullptr) card->live_bytes -= std::min(bytes, card->live_bytes);
 }
 
 void note_beyond(std::uint64_t bytes) { record->beyond_bytes += bytes; }
 
-void note_charge(gpu& on, charge what, std::uint64_t bytes) {
-  card_record* const card = card_of(on);
+void note_charge(gpu& device, charge kind, std::uint64_t bytes) {
+  card_record* const card = card_of(device);
   if (card == nullptr) return;
-  (what == charge::context  ? card->context_bytes
-   : what == charge::module ? card->modules_bytes
+  (kind == charge::context  ? card->context_bytes
+   : kind == charge::module ? card->modules_bytes
                             : card->libraries_bytes) += bytes;
-  note_used(on, *card);
+  note_used(device, *card);
 }
 
-void note_refused(const gpu& on, std::string_view function, std::uint64_t bytes, std::string_view why) {
+void note_refused(const gpu& device, std::string_view function, std::uint64_t bytes, std::string_view why) {
   const std::uint64_t index = record->refusals++;
   if (index >= report_refusals) return;
-  refusal_record& into = record->refusal[index];
-  into = {};
-  into.at_ns = since_begin_ns();
-  into.requested_bytes = bytes;
-  if (the_world().shared != nullptr) into.others_bytes = the_world().shared->held_by_others(on.card);
-  into.used_bytes = own_bytes(on) + into.others_bytes;
-  into.card = on.ordinal;
-  function.copy(into.function, sizeof into.function - 1);
-  why.copy(into.why, sizeof into.why - 1);
+  refusal_record& entry = record->refusal[index];
+  entry = {};
+  entry.at_ns = since_begin_ns();
+  entry.requested_bytes = bytes;
+  if (the_driver_state().shared != nullptr) entry.others_bytes = the_driver_state().shared->held_by_others(device.card);
+  entry.used_bytes = own_bytes(device) + entry.others_bytes;
+  entry.card = device.ordinal;
+  function.copy(entry.function, sizeof entry.function - 1);
+  why.copy(entry.why, sizeof entry.why - 1);
 }
 
 void note_unsupported(std::string_view function) {
@@ -154,8 +156,8 @@ void note_unsupported(std::string_view function) {
 namespace {
 
 template <std::size_t Size>
-void write(char (&into)[Size], std::string_view text) {
-  into[text.copy(into, Size - 1)] = '\0';
+void write(char (&buffer)[Size], std::string_view text) {
+  buffer[text.copy(buffer, Size - 1)] = '\0';
 }
 
 /// A line costs a signal: looked for at the first reads, and ever more seldom later.
@@ -197,16 +199,17 @@ void note_unseen(std::string_view why) {
   if (record->unseen[0] == '\0') why.copy(record->unseen, sizeof record->unseen - 1);
 }
 
-void note_undefined(std::string_view what) {
-  if (record->undefined_uses++ == 0) what.copy(record->undefined, sizeof record->undefined - 1);
+void note_undefined(std::string_view description) {
+  if (record->undefined_uses++ == 0) description.copy(record->undefined, sizeof record->undefined - 1);
 }
 
 namespace {
 
 /// The handle by which the program knows the stream; 0: a default stream.
-std::uint64_t handle_of(stream_ref s) {
-  for (const auto& each : the_world().streams) {
-    if (each->context != nullptr && each->sim.handle == s.handle) return reinterpret_cast<std::uintptr_t>(each.get());
+std::uint64_t handle_of(stream_ref stream) {
+  for (const auto& each : the_driver_state().streams) {
+    if (each->context != nullptr && each->sim.handle == stream.handle)
+      return reinterpret_cast<std::uintptr_t>(each.get());
   }
   return 0;
 }
@@ -214,7 +217,7 @@ std::uint64_t handle_of(stream_ref s) {
 }  // namespace
 
 void note_hazards(bool place) {
-  for (const auto& g : the_world().gpus) {
+  for (const auto& g : the_driver_state().gpus) {
     const std::uint64_t found = g->sim->hazard_count();
     if (found == g->hazards_noted) continue;
     const std::vector<hazard> kept = g->sim->hazards();
@@ -223,16 +226,16 @@ void note_hazards(bool place) {
       const std::uint64_t index = record->hazards++;
       if (index >= report_hazards || g->hazards_noted >= kept.size()) continue;
       const hazard& each = kept[g->hazards_noted];
-      hazard_record& into = record->hazard[index];
-      into = {.at_ns = since_begin_ns(),
-              .address = each.at,
-              .bytes = each.bytes,
-              .user = handle_of(each.user),
-              .receiver = handle_of(each.receiver),
-              .card = g->ordinal};
-      write(into.kind, to_string(each.kind));
-      write(into.function, front.calls != nullptr ? front.calls : "");
-      write(into.place, line);
+      hazard_record& entry = record->hazard[index];
+      entry = {.at_ns = since_begin_ns(),
+               .address = each.at,
+               .bytes = each.bytes,
+               .user = handle_of(each.user),
+               .receiver = handle_of(each.receiver),
+               .card = g->ordinal};
+      write(entry.kind, to_string(each.kind));
+      write(entry.function, front.calls != nullptr ? front.calls : "");
+      write(entry.place, line);
     }
   }
 }

@@ -13,15 +13,15 @@ struct hazard_record;
 /// the process executes has PID.1.simcuda.
 void open_report();
 /// Call after the program allocated or freed `bytes`.
-void note_taken(gpu& on, std::uint64_t bytes);
-void note_given_back(gpu& on, std::uint64_t bytes);
+void note_taken(gpu& device, std::uint64_t bytes);
+void note_given_back(gpu& device, std::uint64_t bytes);
 /// Managed memory that the card had no room for.
 void note_beyond(std::uint64_t bytes);
 /// Memory that the program did not request itself.
 enum class charge { context, module, library };
-void note_charge(gpu& on, charge what, std::uint64_t bytes);
+void note_charge(gpu& device, charge kind, std::uint64_t bytes);
 /// `why` is of an allocator in front of the driver; empty: the card has no room.
-void note_refused(const gpu& on, std::string_view function, std::uint64_t bytes, std::string_view why = {});
+void note_refused(const gpu& device, std::string_view function, std::uint64_t bytes, std::string_view why = {});
 /// The program requested memory by a function that the doubles do not have.
 void note_unsupported(std::string_view function);
 /// A copy to the host; `is_true`: a card would give the same bytes.
@@ -41,7 +41,7 @@ void note_kernel();
 void note_use();
 /// The referee does not see the uses of this program. Keeps the first reason.
 void note_unseen(std::string_view why);
-void note_undefined(std::string_view what);
+void note_undefined(std::string_view description);
 /// What the devices' referees have found since the last call (`world_config::referee`); with its place where the
 /// calling thread is in Python (python_line.hpp), unless the caller says it itself.
 void note_hazards(bool place);

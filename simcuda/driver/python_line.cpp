@@ -16,9 +16,9 @@ std::atomic<int> into_file = -1;
 /// The stack as faulthandler writes it; empty where the signal is blocked, or the thread has no Python.
 std::string stack_here() {
   const int file = into_file;
-  struct sigaction now {};
-  const bool handled = with_signal != 0 && ::sigaction(with_signal, nullptr, &now) == 0 &&
-                       ((now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != SIG_DFL);
+  struct sigaction current_action {};
+  const bool handled = with_signal != 0 && ::sigaction(with_signal, nullptr, &current_action) == 0 &&
+                       ((current_action.sa_flags & SA_SIGINFO) != 0 || current_action.sa_handler != SIG_DFL);
   if (!handled || ::ftruncate(file, 0) != 0 || ::lseek(file, 0, SEEK_SET) != 0) return {};
   ::raise(with_signal);
   std::string text(64 * 1024, '\0');

@@ -13,9 +13,9 @@
 namespace gpumem::simcuda {
 
 // "Passing an invalid handle will result in undefined behavior." (cuStreamGetId, cuStreamGetCtx)
-CUresult undefined_use(const char* what) {
-  world& w = the_world();
-  const std::string text = std::string{front.calls != nullptr ? front.calls : "a call"} + ": " + what;
+CUresult undefined_use(const char* description) {
+  driver_state& w = the_driver_state();
+  const std::string text = std::string{front.calls != nullptr ? front.calls : "a call"} + ": " + description;
   if (w.config.abort_on_undefined) {
     std::fprintf(stderr, "simcuda: %s: the driver leaves this undefined\n", text.c_str());
     std::abort();
@@ -35,30 +35,30 @@ CUresult undefined_use(const char* what) {
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> undefined_uses() {
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
   return {w.undefined.begin(), w.undefined.end()};
 }
 
 std::uint64_t spinning_waits() {
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
   return w.spinning_waits;
 }
 
 // --- captures -------------------------------------------------------------------------------------------------------
 
-bool invalidated(const CUstream_st& s) {
-  if (s.graph == nullptr) return false;
-  const auto& all = the_world().streams;
-  return std::any_of(all.begin(), all.end(), [&s](const auto& other) {
-    return other->context != nullptr && other->graph != nullptr && other->capture == s.capture &&
-           other->context->on->sim->capture_invalidated(other->sim);
+bool invalidated(const CUstream_st& stream) {
+  if (stream.graph == nullptr) return false;
+  const auto& all = the_driver_state().streams;
+  return std::any_of(all.begin(), all.end(), [&stream](const auto& peer) {
+    return peer->context != nullptr && peer->graph != nullptr && peer->capture == stream.capture &&
+           peer->context->device->sim->capture_invalidated(peer->sim);
   });
 }
 
 void invalidate(CUstream_st& of_capture) {
-  of_capture.context->on->sim->invalidate_capture(of_capture.sim, front.calls != nullptr ? front.calls : "a call");
+  of_capture.context->device->sim->invalidate_capture(of_capture.sim, front.calls != nullptr ? front.calls : "a call");
 }
 
 // "If the local thread has an ongoing capture sequence that was not initiated with CU_STREAM_CAPTURE_MODE_RELAXED
@@ -69,7 +69,7 @@ CUresult unsafe_call() {
   const CUstreamCaptureMode mine = this_thread().mode;
   if (mine == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   bool refused = false;
-  for (const auto& s : the_world().streams) {
+  for (const auto& s : the_driver_state().streams) {
     if (s->context == nullptr || s->graph == nullptr) continue;
     const bool own = s->began_by == std::this_thread::get_id() && s->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
     const bool global = mine == CU_STREAM_CAPTURE_MODE_GLOBAL && s->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -81,20 +81,21 @@ CUresult unsafe_call() {
 }
 
 bool implicit_capture(const CUstream_st& legacy) {
-  const auto& all = the_world().streams;
-  return legacy.legacy && std::any_of(all.begin(), all.end(), [&](const auto& s) {
-           return s->context == legacy.context && s->graph != nullptr && (s->flags & CU_STREAM_NON_BLOCKING) == 0;
+  const auto& all = the_driver_state().streams;
+  return legacy.legacy && std::any_of(all.begin(), all.end(), [&](const auto& stream) {
+           return stream->context == legacy.context && stream->graph != nullptr &&
+                  (stream->flags & CU_STREAM_NON_BLOCKING) == 0;
          });
 }
 
 // "This error indicates a disallowed implicit dependency on a current capture sequence from cudaStreamLegacy."
-CUresult ready_for_work(CUstream_st& s) {
+CUresult ready_for_work(CUstream_st& stream) {
   ++submitted_by_thread;
-  if (s.graph != nullptr && invalidated(s)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  if (!implicit_capture(s)) return CUDA_SUCCESS;
-  for (const auto& other : the_world().streams) {
-    if (other->context == s.context && other->graph != nullptr && (other->flags & CU_STREAM_NON_BLOCKING) == 0) {
-      invalidate(*other);
+  if (stream.graph != nullptr && invalidated(stream)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (!implicit_capture(stream)) return CUDA_SUCCESS;
+  for (const auto& peer : the_driver_state().streams) {
+    if (peer->context == stream.context && peer->graph != nullptr && (peer->flags & CU_STREAM_NON_BLOCKING) == 0) {
+      invalidate(*peer);
     }
   }
   return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -104,18 +105,18 @@ CUresult ready_for_work(CUstream_st& s) {
 
 // cuMemSetAccess: "Given the virtual address range via ptr and size, and the locations in the array given by desc and
 // count, set the access flags for the target locations": who is not named has none, whatever cuCtxEnablePeerAccess did.
-CUresult reach(CUcontext from, std::uint64_t at, bool by_kernel) {
-  const gpu* const holder = holder_of(at);
+CUresult reach(CUcontext context, std::uint64_t address, bool by_kernel) {
+  const gpu* const holder = holder_of(address);
   if (holder == nullptr) return CUDA_SUCCESS;  // not allocated on any device; the referee checks it
   // A copy may go by way of the host; a kernel needs the other device's memory in its own address space.
-  bool may = holder == from->on || !by_kernel || from->peers.count(holder->primary) != 0;
-  if (const auto found = holder->mapped.upper_bound(at); found != holder->mapped.begin()) {
+  bool may = holder == context->device || !by_kernel || context->peers.count(holder->primary) != 0;
+  if (const auto found = holder->mapped.upper_bound(address); found != holder->mapped.begin()) {
     const auto& [begin, pages] = *std::prev(found);
-    if (at - begin < pages.bytes) may = pages.reachable_from.count(from->on->ordinal) != 0;
+    if (address - begin < pages.bytes) may = pages.reachable_from.count(context->device->ordinal) != 0;
   }
   if (may) return CUDA_SUCCESS;
   // "This leaves the process in an inconsistent state and any further CUDA work will return the same error."
-  from->broken = CUDA_ERROR_ILLEGAL_ADDRESS;
+  context->broken = CUDA_ERROR_ILLEGAL_ADDRESS;
   return CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
@@ -145,25 +146,26 @@ struct outcome {
 
 /// Runs destructors on another thread and waits for it, with a limit because a destructor may wait for this thread.
 void run_on_another_thread(std::vector<CUuserObject> objects) {
-  auto of = std::make_shared<outcome>();
-  std::thread{[objects = std::move(objects), of] {
+  auto shared_outcome = std::make_shared<outcome>();
+  std::thread{[objects = std::move(objects), shared_outcome] {
     for (CUuserObject o : objects) {
       o->destroy(o->data);
       delete o;
     }
-    const std::lock_guard lock{of->mutex};
-    of->done = true;
-    of->changed.notify_all();
+    const std::lock_guard lock{shared_outcome->mutex};
+    shared_outcome->done = true;
+    shared_outcome->changed.notify_all();
   }}.detach();
-  std::unique_lock lock{of->mutex};
-  of->changed.wait_for(lock, std::chrono::milliseconds{200}, [&of] { return of->done; });
+  std::unique_lock lock{shared_outcome->mutex};
+  shared_outcome->changed.wait_for(lock, std::chrono::milliseconds{200},
+                                   [&shared_outcome] { return shared_outcome->done; });
 }
 
-std::vector<CUuserObject> take_dying(bool now) {
-  world& w = the_world();
+std::vector<CUuserObject> take_dying(bool immediately) {
+  driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
   dying_objects& d = dying();
-  if (!now && d.calls_left != 0 && --d.calls_left != 0) return {};
+  if (!immediately && d.calls_left != 0 && --d.calls_left != 0) return {};
   any_destructor = false;
   return std::exchange(d.objects, {});
 }
@@ -192,7 +194,7 @@ void finish_destructors() {
 // --- contexts -------------------------------------------------------------------------------------------------------
 
 std::uint64_t contexts_made(int ordinal) {
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
   return w.gpus.at(static_cast<std::size_t>(ordinal))->contexts_made;
 }
@@ -200,33 +202,33 @@ std::uint64_t contexts_made(int ordinal) {
 // "Destroys and cleans up all resources associated with the context. It is the caller's responsibility to ensure that
 // the context or its resources are not accessed or passed in subsequent API calls and doing so will result in undefined
 // behavior."
-void destroy_context(CUcontext c) {
-  world& w = the_world();
-  gpu& g = *c->on;
-  c->alive = false;
+void destroy_context(CUcontext context) {
+  driver_state& w = the_driver_state();
+  gpu& g = *context->device;
+  context->alive = false;
   for (const auto& s : w.streams) {
-    if (s->context != c) continue;
+    if (s->context != context) continue;
     if (s->graph != nullptr) static_cast<void>(g.sim->end_capture(s->sim));
     s->graph = nullptr;
     s->context = nullptr;
     w.spare_streams.push_back(s.get());
   }
   for (const auto& e : w.events) {
-    if (e->context == c && e->alive) e->alive = false;
+    if (e->context == context && e->alive) e->alive = false;
   }
-  if (g.primary == c) {
+  if (g.primary == context) {
     g.primary = nullptr;
     g.retained = 0;
     remake(g);
     return;
   }
-  for (auto it = g.in_context.begin(); it != g.in_context.end();) {
-    if (it->second != c) {
-      ++it;
+  for (auto allocation = g.in_context.begin(); allocation != g.in_context.end();) {
+    if (allocation->second != context) {
+      ++allocation;
       continue;
     }
-    static_cast<void>(release(g, it->first));
-    it = g.in_context.erase(it);
+    static_cast<void>(release(g, allocation->first));
+    allocation = g.in_context.erase(allocation);
   }
 }
 

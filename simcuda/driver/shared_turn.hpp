@@ -9,21 +9,22 @@ namespace gpumem::simcuda {
 
 /// While it lives, no other process takes memory, and `on` knows what they hold. Where nothing is shared, nothing.
 /// Under the world's lock.
-class shared_turn {
+class shared_cards_lock {
  public:
-  explicit shared_turn(gpu& on) : cards_{the_world().shared.get()} {
+  explicit shared_cards_lock(gpu& device) : cards_{the_driver_state().shared.get()} {
     if (cards_ == nullptr) return;
     cards_->lock();
-    const std::uint64_t others = cards_->held_by_others(on.card);
-    on.sim->set_foreign_bytes(others - std::min(others, on.imported_bytes));  // what is imported is in both
+    const std::uint64_t foreign_bytes = cards_->held_by_others(device.card);
+    device.sim->set_foreign_bytes(foreign_bytes -
+                                  std::min(foreign_bytes, device.imported_bytes));  // what is imported is in both
   }
-  ~shared_turn() {
+  ~shared_cards_lock() {
     if (cards_ == nullptr) return;
     publish_held();
     cards_->unlock();
   }
-  shared_turn(const shared_turn&) = delete;
-  shared_turn& operator=(const shared_turn&) = delete;
+  shared_cards_lock(const shared_cards_lock&) = delete;
+  shared_cards_lock& operator=(const shared_cards_lock&) = delete;
 
  private:
   shared_cards* cards_;

@@ -24,7 +24,7 @@ class small_blocks {
   static constexpr std::uint64_t segment_bytes = std::uint64_t{2} << 20;
   static constexpr std::uint64_t largest = std::uint64_t{1} << 20;
 
-  explicit small_blocks(sim_device& on) : device_{on} {}
+  explicit small_blocks(sim_device& device) : device_{device} {}
 
   result<address> alloc(std::uint64_t bytes) {
     const std::uint64_t rounded = (bytes + 511) / 512 * 512;
@@ -35,39 +35,40 @@ class small_blocks {
       begin = *fresh;
       segments_[begin] = {.holes = {{begin, begin + segment_bytes}}, .largest_hole = segment_bytes};
     }
-    segment& in = segments_.at(begin);
-    forget(begin, in);
-    const auto first =
-        std::find_if(in.holes.begin(), in.holes.end(), [rounded](const hole& h) { return h.end - h.begin >= rounded; });
-    const address at = first->begin;
-    const bool was_largest = first->end - first->begin == in.largest_hole;
+    segment& owner = segments_.at(begin);
+    forget(begin, owner);
+    const auto first = std::find_if(owner.holes.begin(), owner.holes.end(), [rounded](const hole& candidate) {
+      return candidate.end - candidate.begin >= rounded;
+    });
+    const address block_begin = first->begin;
+    const bool was_largest = first->end - first->begin == owner.largest_hole;
     first->begin += rounded;
-    if (first->begin == first->end) in.holes.erase(first);
-    if (was_largest) find_largest(in);
-    ++in.live;
-    note(begin, in);
-    blocks_[at] = {rounded, begin};
-    return at;
+    if (first->begin == first->end) owner.holes.erase(first);
+    if (was_largest) find_largest(owner);
+    ++owner.live;
+    note(begin, owner);
+    blocks_[block_begin] = {rounded, begin};
+    return block_begin;
   }
 
-  [[nodiscard]] bool owns(address at) const { return blocks_.count(at) != 0; }
+  [[nodiscard]] bool owns(address begin) const { return blocks_.count(begin) != 0; }
 
-  status free(address at) {
-    const auto found = blocks_.find(at);
+  status free(address begin) {
+    const auto found = blocks_.find(begin);
     if (found == blocks_.end()) return {errc::invalid_argument, "not a small block"};
     const block freed = found->second;
-    segment& in = segments_.at(freed.segment);
-    if (in.live == 1) {
+    segment& owner = segments_.at(freed.segment);
+    if (owner.live == 1) {
       if (status gone = device_.free(freed.segment); !gone) return gone;
-      forget(freed.segment, in);
+      forget(freed.segment, owner);
       segments_.erase(freed.segment);
     } else {
       // A driver's free waits for the work in flight, even if it returns no memory.
       if (status waited = device_.synchronize(); !waited) return waited;
-      forget(freed.segment, in);
-      add_hole(in, {at, at + freed.bytes});
-      note(freed.segment, in);
-      --in.live;
+      forget(freed.segment, owner);
+      add_hole(owner, {begin, begin + freed.bytes});
+      note(freed.segment, owner);
+      --owner.live;
     }
     blocks_.erase(found);
     return {};
@@ -103,31 +104,33 @@ class small_blocks {
     }
     return lowest;
   }
-  void note(address begin, const segment& in) { by_hole_[set_of(in)].insert(begin); }
-  void forget(address begin, const segment& in) { by_hole_[set_of(in)].erase(begin); }
-  static std::size_t set_of(const segment& in) { return static_cast<std::size_t>(std::bit_width(in.largest_hole)); }
+  void note(address begin, const segment& owner) { by_hole_[set_of(owner)].insert(begin); }
+  void forget(address begin, const segment& owner) { by_hole_[set_of(owner)].erase(begin); }
+  static std::size_t set_of(const segment& owner) {
+    return static_cast<std::size_t>(std::bit_width(owner.largest_hole));
+  }
   /// Updates the largest hole after it has shrunk; often there is another one of its size.
-  static void find_largest(segment& in) {
-    const std::uint64_t before = std::exchange(in.largest_hole, 0);
-    for (const hole& h : in.holes) {
-      in.largest_hole = std::max(in.largest_hole, h.end - h.begin);
-      if (in.largest_hole == before) return;
+  static void find_largest(segment& owner) {
+    const std::uint64_t before = std::exchange(owner.largest_hole, 0);
+    for (const hole& h : owner.holes) {
+      owner.largest_hole = std::max(owner.largest_hole, h.end - h.begin);
+      if (owner.largest_hole == before) return;
     }
   }
-  static void add_hole(segment& in, hole fresh) {
-    auto next = std::lower_bound(in.holes.begin(), in.holes.end(), fresh.end,
-                                 [](const hole& h, address end) { return h.begin < end; });
-    if (next != in.holes.end() && next->begin == fresh.end) {
+  static void add_hole(segment& owner, hole fresh) {
+    auto next = std::lower_bound(owner.holes.begin(), owner.holes.end(), fresh.end,
+                                 [](const hole& candidate, address end) { return candidate.begin < end; });
+    if (next != owner.holes.end() && next->begin == fresh.end) {
       fresh.end = next->end;
-      next = in.holes.erase(next);
+      next = owner.holes.erase(next);
     }
-    if (next != in.holes.begin() && std::prev(next)->end == fresh.begin) {
+    if (next != owner.holes.begin() && std::prev(next)->end == fresh.begin) {
       std::prev(next)->end = fresh.end;
       fresh.begin = std::prev(next)->begin;
     } else {
-      in.holes.insert(next, fresh);
+      owner.holes.insert(next, fresh);
     }
-    in.largest_hole = std::max(in.largest_hole, fresh.end - fresh.begin);
+    owner.largest_hole = std::max(owner.largest_hole, fresh.end - fresh.begin);
   }
 
   sim_device& device_;

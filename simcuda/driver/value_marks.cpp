@@ -12,11 +12,11 @@ value_marks& the_value_marks() {
 }
 
 /// The first range that ends behind the address.
-value_marks::ranges_by_begin::const_iterator value_marks::first_behind(std::uint64_t at) const {
-  auto found = ranges_.upper_bound(at);
+value_marks::ranges_by_begin::const_iterator value_marks::first_behind(std::uint64_t address) const {
+  auto found = ranges_.upper_bound(address);
   if (found != ranges_.begin()) {
     const auto before = std::prev(found);
-    if (before->second.end > at) return before;
+    if (before->second.end > address) return before;
   }
   return found;
 }
@@ -44,18 +44,18 @@ void value_marks::erase_locked(std::uint64_t begin, std::uint64_t end) {
 void value_marks::set_locked(std::uint64_t begin, std::uint64_t end, range value) {
   erase_locked(begin, end);
   value.end = end;
-  const auto same = [&](const range& other) {
-    const bool both_true = (other.epoch >= epoch_) == (value.epoch >= epoch_);
-    return both_true && other.zero_due == value.zero_due;
+  const auto same = [&](const range& neighbour) {
+    const bool both_true = (neighbour.epoch >= epoch_) == (value.epoch >= epoch_);
+    return both_true && neighbour.zero_due == value.zero_due;
   };
   const auto next = ranges_.lower_bound(end);
   if (next != ranges_.end() && next->first == end && same(next->second)) {
     value.end = next->second.end;
     ranges_.erase(next);
   }
-  const auto behind = ranges_.lower_bound(begin);
-  if (behind != ranges_.begin()) {
-    const auto before = std::prev(behind);
+  const auto following = ranges_.lower_bound(begin);
+  if (following != ranges_.begin()) {
+    const auto before = std::prev(following);
     if (before->second.end == begin && same(before->second)) {
       before->second.end = value.end;
       return;
@@ -76,21 +76,21 @@ void value_marks::erase(std::uint64_t begin, std::uint64_t bytes) {
   erase_locked(begin, begin + bytes);
 }
 
-void value_marks::copy(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
-  if (bytes == 0 || to == from) return;
+void value_marks::copy(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes) {
+  if (bytes == 0 || dst == src) return;
   const std::lock_guard lock{mutex_};
   struct piece {
     std::uint64_t begin;
     range value;
   };
   std::vector<piece> pieces;
-  for (auto it = first_behind(from); it != ranges_.end() && it->first < from + bytes; ++it) {
-    const std::uint64_t begin = std::max(it->first, from);
-    range value = it->second;
-    value.end = std::min(value.end, from + bytes) - from + to;
-    pieces.push_back({begin - from + to, value});
+  for (auto entry = first_behind(src); entry != ranges_.end() && entry->first < src + bytes; ++entry) {
+    const std::uint64_t begin = std::max(entry->first, src);
+    range value = entry->second;
+    value.end = std::min(value.end, src + bytes) - src + dst;
+    pieces.push_back({begin - src + dst, value});
   }
-  erase_locked(to, to + bytes);
+  erase_locked(dst, dst + bytes);
   for (const piece& each : pieces) set_locked(each.begin, each.value.end, each.value);
 }
 
@@ -103,10 +103,10 @@ template <typename Holds>
 bool value_marks::all(std::uint64_t begin, std::uint64_t bytes, Holds&& holds) const {
   if (bytes == 0) return true;
   const std::lock_guard lock{mutex_};
-  std::uint64_t at = begin;
-  for (auto it = first_behind(begin); at < begin + bytes; ++it) {
-    if (it == ranges_.end() || it->first > at || !holds(it->second)) return false;
-    at = it->second.end;
+  std::uint64_t address = begin;
+  for (auto entry = first_behind(begin); address < begin + bytes; ++entry) {
+    if (entry == ranges_.end() || entry->first > address || !holds(entry->second)) return false;
+    address = entry->second.end;
   }
   return true;
 }
@@ -124,13 +124,13 @@ bool value_marks::write_zeros(std::uint64_t begin, std::uint64_t bytes) {
   std::vector<std::pair<std::uint64_t, range>> due;
   bool all_true = true;
   std::uint64_t marked_to = begin;
-  for (auto it = first_behind(begin); it != ranges_.end() && it->first < begin + bytes; ++it) {
-    all_true = all_true && it->first <= marked_to && it->second.epoch >= epoch_;
-    marked_to = it->second.end;
-    if (!it->second.zero_due) continue;
-    range value = it->second;
+  for (auto entry = first_behind(begin); entry != ranges_.end() && entry->first < begin + bytes; ++entry) {
+    all_true = all_true && entry->first <= marked_to && entry->second.epoch >= epoch_;
+    marked_to = entry->second.end;
+    if (!entry->second.zero_due) continue;
+    range value = entry->second;
     value.end = std::min(value.end, begin + bytes);
-    due.emplace_back(std::max(it->first, begin), value);
+    due.emplace_back(std::max(entry->first, begin), value);
   }
   for (auto& [at, value] : due) {
     std::memset(reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)), 0, value.end - at);

@@ -22,8 +22,8 @@ class value_marks {
  public:
   void set(std::uint64_t begin, std::uint64_t bytes, value_mark mark);
   void erase(std::uint64_t begin, std::uint64_t bytes);
-  /// The marks of `from` become those of `to`; both are `bytes` long.
-  void copy(std::uint64_t to, std::uint64_t from, std::uint64_t bytes);
+  /// The marks of `src` become those of `dst`; both are `bytes` long.
+  void copy(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes);
   /// Something may have written anywhere: nothing is true any more. Bytes and zeros that are due stay.
   void doubt_all();
   /// Every byte is true. An empty range is.
@@ -45,7 +45,7 @@ class value_marks {
 
   void set_locked(std::uint64_t begin, std::uint64_t end, range value);
   void erase_locked(std::uint64_t begin, std::uint64_t end);
-  [[nodiscard]] ranges_by_begin::const_iterator first_behind(std::uint64_t at) const;
+  [[nodiscard]] ranges_by_begin::const_iterator first_behind(std::uint64_t address) const;
   template <typename Holds>
   [[nodiscard]] bool all(std::uint64_t begin, std::uint64_t bytes, Holds&& holds) const;
 

@@ -16,15 +16,15 @@ std::uint64_t kept_value_bytes();
 bool values_computed();
 
 /// These move the bytes, with their marks. The caller has checked the arguments.
-void copy_values(void* to, const void* from, std::uint64_t bytes, bool to_device, bool from_device);
+void copy_values(void* dst, const void* src, std::uint64_t bytes, bool to_device, bool from_device);
 /// Of a fill with `value`, of which `write` writes all.
-void fill_values(std::uint64_t at, std::uint64_t bytes, bool zero, const std::function<void()>& write);
+void fill_values(std::uint64_t address, std::uint64_t bytes, bool zero, const std::function<void()>& write);
 /// The word is true from now on.
-void write_value(std::uint64_t at, std::uint64_t bytes);
+void write_value(std::uint64_t address, std::uint64_t bytes);
 /// The host is about to read these bytes: counts them, and whether they are true.
-void read_values(std::uint64_t at, std::uint64_t bytes);
+void read_values(std::uint64_t address, std::uint64_t bytes);
 /// The memory belongs to nobody any more.
-void forget_values(std::uint64_t at, std::uint64_t bytes);
+void forget_values(std::uint64_t address, std::uint64_t bytes);
 /// A kernel of the calling thread: outside an operation that marks its results, nothing is true from here on. `name` is
 /// for the report.
 void kernel_writes(std::string_view name);

@@ -29,26 +29,26 @@ std::uint64_t size(const char* variable, std::uint64_t otherwise) {
 int named_card(const std::string& name, int cards) {
   const std::string zeros = "GPU-00000000-0000-0000-0000-0000000000";
   char* end = nullptr;
-  long which = -1;
+  long ordinal = -1;
   if (name.starts_with(zeros)) {
-    which = std::strtol(name.c_str() + zeros.size(), &end, 16);
+    ordinal = std::strtol(name.c_str() + zeros.size(), &end, 16);
   } else if (!name.empty()) {
-    which = std::strtol(name.c_str(), &end, 10);
+    ordinal = std::strtol(name.c_str(), &end, 10);
   }
-  return end != nullptr && *end == '\0' && which >= 0 && which < cards ? static_cast<int>(which) : -1;
+  return end != nullptr && *end == '\0' && ordinal >= 0 && ordinal < cards ? static_cast<int>(ordinal) : -1;
 }
 
 /// The plain forms alone: a list that ends where an entry names no card.
-void obey_visible_devices(world_config& c) {
+void obey_visible_devices(world_config& config) {
   const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
   if (text == nullptr) return;
   std::istringstream list{text};
   for (std::string name; std::getline(list, name, ',');) {
-    const int card = named_card(name, c.devices);
+    const int card = named_card(name, config.devices);
     if (card < 0) break;
-    c.cards.push_back(card);
+    config.cards.push_back(card);
   }
-  c.devices = static_cast<int>(c.cards.size());
+  config.devices = static_cast<int>(config.cards.size());
 }
 
 /// What a process that cannot call `configure` says by SIMCUDA_*; see README.md.
@@ -79,12 +79,12 @@ world_config from_environment() {
 }
 
 /// SIMCUDA_FAIL=cuMemAlloc:3:2,cuEventQuery:1:999,cuLaunchKernel:5:700:sticky
-void plan_failures(world& w) {
+void plan_failures(driver_state& state) {
   const char* const text = std::getenv("SIMCUDA_FAIL");
   if (text == nullptr) return;
   std::istringstream list{text};
-  for (std::string one; std::getline(list, one, ',');) {
-    std::istringstream parts{one};
+  for (std::string entry; std::getline(list, entry, ',');) {
+    std::istringstream parts{entry};
     std::string function;
     std::string nth;
     std::string code;
@@ -93,23 +93,23 @@ void plan_failures(world& w) {
     std::string kind;
     std::getline(parts, code, ':');
     std::getline(parts, kind, ':');
-    w.failures.push_back({function, static_cast<unsigned>(std::atoi(nth.c_str())),
-                          static_cast<CUresult>(std::atoi(code.c_str())), kind == "sticky"});
-    w.any_failure = true;
+    state.failures.push_back({function, static_cast<unsigned>(std::atoi(nth.c_str())),
+                              static_cast<CUresult>(std::atoi(code.c_str())), kind == "sticky"});
+    state.any_failure = true;
   }
 }
 
-void make_gpu(gpu& g, const world_config& config) {
-  g.pool.reset();
-  g.small.reset();
-  g.hazards_noted = 0;
+void make_gpu(gpu& device, const world_config& config) {
+  device.pool.reset();
+  device.small.reset();
+  device.hazards_noted = 0;
   // One address space for all devices, as unified addressing has it.
   constexpr std::uint64_t address_space_bytes = std::uint64_t{1} << 43;
   const address first_address =
-      sim_config{}.first_address + static_cast<std::uint64_t>(g.ordinal) * address_space_bytes;
-  if (g.sim != nullptr) the_world().reset_devices.push_back(std::move(g.sim));
-  g.sim = std::make_unique<sim_device>(
-      sim_config{.ordinal = g.ordinal,
+      sim_config{}.first_address + static_cast<std::uint64_t>(device.ordinal) * address_space_bytes;
+  if (device.sim != nullptr) the_driver_state().reset_devices.push_back(std::move(device.sim));
+  device.sim = std::make_unique<sim_device>(
+      sim_config{.ordinal = device.ordinal,
                  .name = config.mig ? "simulated GPU MIG 1g.10gb" : std::string{config.name},
                  .capacity_bytes = config.bytes,
                  .granularity_bytes = config.granularity_bytes,
@@ -121,69 +121,69 @@ void make_gpu(gpu& g, const world_config& config) {
                  .host_range_capacities = 64,
                  .queue_depth = config.queue_depth,
                  .referee = config.referee});
-  g.small = std::make_unique<small_blocks>(*g.sim);
-  g.pool = std::make_unique<async_pool>(*g.sim);
-  g.allocations.clear();
-  g.of_graphs.clear();
-  g.pinned.clear();
-  g.registered.clear();
-  g.ranges.clear();
-  g.managed.clear();
-  g.beyond.clear();
-  g.runs.clear();
-  g.run_bytes.clear();
-  g.exportable.clear();
-  g.imports.clear();
-  g.imported_bytes = 0;
-  g.mapped.clear();
-  g.in_context.clear();
+  device.small = std::make_unique<small_blocks>(*device.sim);
+  device.pool = std::make_unique<async_pool>(*device.sim);
+  device.allocations.clear();
+  device.of_graphs.clear();
+  device.pinned.clear();
+  device.registered.clear();
+  device.ranges.clear();
+  device.managed.clear();
+  device.beyond.clear();
+  device.runs.clear();
+  device.run_bytes.clear();
+  device.exportable.clear();
+  device.imports.clear();
+  device.imported_bytes = 0;
+  device.mapped.clear();
+  device.in_context.clear();
 }
 
-void reset(world& w, const world_config& config) {
-  w.config = config;
-  w.initialised = false;
-  w.forked = false;
-  w.failures.clear();
-  w.any_failure = false;
-  forget_calls(w);
-  ++w.generation;
+void reset(driver_state& state, const world_config& config) {
+  state.config = config;
+  state.initialised = false;
+  state.forked = false;
+  state.failures.clear();
+  state.any_failure = false;
+  forget_calls(state);
+  ++state.generation;
   // Records that a handle may still point to stay: it is then refused, and not followed into nothing.
-  for (const auto& c : w.contexts) c->alive = false;
-  for (const auto& s : w.streams) s->context = nullptr;
-  for (const auto& e : w.events) e->alive = false;
-  w.undefined.clear();
-  w.opened.clear();
-  w.spinning_waits = 0;
-  w.spare_streams.clear();
-  w.spare_events.clear();
-  w.gpus.clear();
+  for (const auto& c : state.contexts) c->alive = false;
+  for (const auto& s : state.streams) s->context = nullptr;
+  for (const auto& e : state.events) e->alive = false;
+  state.undefined.clear();
+  state.opened.clear();
+  state.spinning_waits = 0;
+  state.spare_streams.clear();
+  state.spare_events.clear();
+  state.gpus.clear();
   for (int i = 0; i < config.devices; ++i) {
-    w.gpus.push_back(std::make_unique<gpu>());
-    w.gpus.back()->ordinal = i;
-    w.gpus.back()->card = config.cards.empty() ? i : config.cards[static_cast<std::size_t>(i)];
-    make_gpu(*w.gpus.back(), config);
+    state.gpus.push_back(std::make_unique<gpu>());
+    state.gpus.back()->ordinal = i;
+    state.gpus.back()->card = config.cards.empty() ? i : config.cards[static_cast<std::size_t>(i)];
+    make_gpu(*state.gpus.back(), config);
   }
 }
 
 }  // namespace
 
-std::atomic<world*> made_world;
-thread_local constinit thread_front front{};
+std::atomic<driver_state*> made_driver_state;
+thread_local constinit fast_tls front{};
 
-world& make_world() {
+driver_state& make_driver_state() {
   // Never destroyed: programs call the driver from their own static destructors.
   static auto* const only = [] {
-    auto* const w = new world;
+    auto* const w = new driver_state;
     reset(*w, from_environment());
     plan_failures(*w);
-    made_world.store(w, std::memory_order_release);
+    made_driver_state.store(w, std::memory_order_release);
     return w;
   }();
   return *only;
 }
 
 void configure(const world_config& config) {
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
   reset(w, config);
   plan_failures(w);  // of the environment, which every world of the process has
@@ -194,15 +194,15 @@ void configure(const world_config& config) {
 void refuse_forked_children() {
   static const int registered = ::pthread_atfork(
       [] {
-        the_world().mutex.lock();
-        the_world().functions_mutex.lock();
+        the_driver_state().mutex.lock();
+        the_driver_state().functions_mutex.lock();
       },
       [] {
-        the_world().functions_mutex.unlock();
-        the_world().mutex.unlock();
+        the_driver_state().functions_mutex.unlock();
+        the_driver_state().mutex.unlock();
       },
       [] {
-        world& w = the_world();
+        driver_state& w = the_driver_state();
         w.forked = w.forked || w.initialised;
         w.initialised = false;
         ++w.generation;
@@ -213,22 +213,22 @@ void refuse_forked_children() {
 }
 
 void publish_held() {
-  const world& w = the_world();
+  const driver_state& w = the_driver_state();
   if (w.forked) return;  // the parent's memory, which it publishes itself
   for (const auto& g : w.gpus) w.shared->publish(g->card, own_bytes(*g));
 }
 
-void remake(gpu& g) { make_gpu(g, the_world().config); }
+void remake(gpu& device) { make_gpu(device, the_driver_state().config); }
 
 sim_device& device(int ordinal) {
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
   return *w.gpus.at(static_cast<std::size_t>(ordinal))->sim;
 }
 
 thread_state& this_thread() {
   thread_local thread_state state;
-  const std::uint64_t generation = the_world().generation.load(std::memory_order_relaxed);
+  const std::uint64_t generation = the_driver_state().generation.load(std::memory_order_relaxed);
   if (state.generation != generation) {
     state = {};
     state.generation = generation;
@@ -243,8 +243,8 @@ void note_current() {
   front.current = me.contexts.empty() ? nullptr : me.contexts.back();
 }
 
-CUresult error_of(const status& s, CUresult otherwise) {
-  switch (s.code()) {
+CUresult error_of(const status& status, CUresult otherwise) {
+  switch (status.code()) {
     case errc::ok:
       return CUDA_SUCCESS;
     case errc::out_of_memory:
@@ -261,31 +261,31 @@ CUresult error_of(const status& s, CUresult otherwise) {
 namespace {
 
 using blocks = std::map<CUdeviceptr, std::size_t>;
-bool holds(const blocks& those, CUdeviceptr at) {
-  auto found = those.upper_bound(at);
+bool holds(const blocks& those, CUdeviceptr address) {
+  auto found = those.upper_bound(address);
   if (found == those.begin()) return false;
   --found;
-  return at - found->first < found->second;
+  return address - found->first < found->second;
 }
 
 }  // namespace
 
-gpu* owner_of(CUdeviceptr at) {
-  for (const auto& g : the_world().gpus) {
-    if (holds(g->allocations, at)) return g.get();
+gpu* owner_of(CUdeviceptr address) {
+  for (const auto& g : the_driver_state().gpus) {
+    if (holds(g->allocations, address)) return g.get();
   }
   return nullptr;
 }
 
-gpu* holder_of(CUdeviceptr at) {
-  for (const auto& g : the_world().gpus) {
-    if (holds(g->allocations, at) || holds(g->ranges, at)) return g.get();
+gpu* holder_of(CUdeviceptr address) {
+  for (const auto& g : the_driver_state().gpus) {
+    if (holds(g->allocations, address) || holds(g->ranges, address)) return g.get();
   }
   return nullptr;
 }
 
 CUstream new_stream(CUcontext context, unsigned int flags) {
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   if (w.spare_streams.empty()) {
     w.streams.push_back(std::make_unique<CUstream_st>());
     w.spare_streams.push_back(w.streams.back().get());
@@ -295,21 +295,21 @@ CUstream new_stream(CUcontext context, unsigned int flags) {
   *s = CUstream_st{};
   s->context = context;
   s->flags = flags;
-  s->sim =
-      context->on->sim->create_stream({.blocking = (flags & CU_STREAM_NON_BLOCKING) == 0, .context = context->number});
+  s->sim = context->device->sim->create_stream(
+      {.blocking = (flags & CU_STREAM_NON_BLOCKING) == 0, .context = context->number});
   s->id = w.next_id++;
   return s;
 }
 
 // The legacy stream has a record of its own for each thread, with the device's default stream behind it.
-CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on) {
+CUresult find_stream(CUstream handle, CUstream_st** stream, gpu** device) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
     CUcontext context = nullptr;
-    if (const CUresult e = current(on, &context); e != CUDA_SUCCESS) return e;
+    if (const CUresult e = current(device, &context); e != CUDA_SUCCESS) return e;
     if (handle == CU_STREAM_PER_THREAD || (handle == nullptr && this_thread().null_is_per_thread)) {
       CUstream& mine = this_thread().default_streams[context];
       if (mine == nullptr) mine = new_stream(context, CU_STREAM_DEFAULT);
-      *out = mine;
+      *stream = mine;
       return CUDA_SUCCESS;
     }
     thread_local CUstream_st legacy;
@@ -317,12 +317,12 @@ CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on) {
     legacy.context = context;
     legacy.legacy = true;
     legacy.sim = context->legacy;
-    *out = &legacy;
+    *stream = &legacy;
     return CUDA_SUCCESS;
   }
   if (handle != front.last_found) {
-    const auto& all = the_world().streams;
-    if (std::none_of(all.begin(), all.end(), [handle](const auto& s) { return s.get() == handle; })) {
+    const auto& all = the_driver_state().streams;
+    if (std::none_of(all.begin(), all.end(), [handle](const auto& candidate) { return candidate.get() == handle; })) {
       return undefined_use("a handle that was never a stream's");
     }
     front.last_found = handle;
@@ -330,40 +330,40 @@ CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on) {
   if (handle->context == nullptr) return undefined_use("a stream that is destroyed");
   if (!handle->context->alive) return undefined_use("a stream whose context is destroyed");
   if (const CUresult e = handle->context->broken.load(std::memory_order_relaxed); e != CUDA_SUCCESS) return e;
-  *out = handle;
-  *on = handle->context->on;
+  *stream = handle;
+  *device = handle->context->device;
   return CUDA_SUCCESS;
 }
 
 stream_ref stream_of(CUstream handle) {
-  world& w = the_world();
+  driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
   front.calls = "simcuda::stream_of";
   if (handle == nullptr || handle == CU_STREAM_LEGACY) {
-    const CUcontext here = current_context();
-    return here != nullptr ? here->legacy : stream_ref{};
+    const CUcontext context = current_context();
+    return context != nullptr ? context->legacy : stream_ref{};
   }
   // A handle that is no stream's stays what it is, and the sim_device refuses it.
-  const auto known =
-      std::find_if(w.streams.begin(), w.streams.end(), [handle](const auto& s) { return s.get() == handle; });
+  const auto known = std::find_if(w.streams.begin(), w.streams.end(),
+                                  [handle](const auto& candidate) { return candidate.get() == handle; });
   if (handle != CU_STREAM_PER_THREAD && (known == w.streams.end() || handle->context == nullptr)) return {handle};
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  return find_stream(handle, &s, &on) == CUDA_SUCCESS ? s->sim : stream_ref{handle};
+  gpu* device = nullptr;
+  return find_stream(handle, &s, &device) == CUDA_SUCCESS ? s->sim : stream_ref{handle};
 }
 
-void use(CUstream handle, std::uint64_t lag_ns, std::uint64_t at, std::uint64_t bytes) {
-  world& w = the_world();
+void use(CUstream handle, std::uint64_t lag_ns, std::uint64_t address, std::uint64_t bytes) {
+  driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
   CUstream_st* s = nullptr;
-  gpu* on = nullptr;
+  gpu* device = nullptr;
   front.calls = "a kernel launch";
-  if (find_stream(handle, &s, &on) != CUDA_SUCCESS || ready_for_work(*s) != CUDA_SUCCESS) return;
-  if (reach_in_graphs(*s, at) != CUDA_SUCCESS) return;
-  if (s->context->on != holder_of(at) && reach(s->context, at, true) != CUDA_SUCCESS) return;
-  on->sim->enqueue_use(s->sim, lag_ns, at, bytes);
+  if (find_stream(handle, &s, &device) != CUDA_SUCCESS || ready_for_work(*s) != CUDA_SUCCESS) return;
+  if (reach_in_graphs(*s, address) != CUDA_SUCCESS) return;
+  if (s->context->device != holder_of(address) && reach(s->context, address, true) != CUDA_SUCCESS) return;
+  device->sim->enqueue_use(s->sim, lag_ns, address, bytes);
   note_use();
-  if (s->graph != nullptr) s->graph->uses.push_back({at, bytes, lag_ns});
+  if (s->graph != nullptr) s->graph->uses.push_back({address, bytes, lag_ns});
 }
 
 }  // namespace gpumem::simcuda

@@ -34,7 +34,7 @@ namespace gpumem::simcuda {
 struct mapped_range {
   std::size_t bytes = 0;
   std::set<int> reachable_from{};
-  CUmemGenericAllocationHandle of = 0;  ///< the pages
+  CUmemGenericAllocationHandle handle = 0;  ///< the pages
 };
 
 struct gpu {
@@ -69,7 +69,7 @@ enum class graph_node : std::uint8_t { work, allocate, free };
 
 /// What a graph does at each launch: a piece of work, or a node that allocates or frees these bytes.
 struct captured_use {
-  std::uint64_t at = 0;
+  std::uint64_t address = 0;
   std::uint64_t bytes = 0;  ///< 0: it touches none
   std::uint64_t lag_ns = 0;
   std::function<void()> action{};  ///< what it does on the host
@@ -80,7 +80,7 @@ struct captured_use {
 }  // namespace gpumem::simcuda
 
 struct CUctx_st {
-  gpumem::simcuda::gpu* on = nullptr;
+  gpumem::simcuda::gpu* device = nullptr;
   unsigned long long id = 0;
   std::atomic<bool> alive = true;
   std::uint32_t number = 0;                     ///< of the context on its sim_device; 0: the primary one
@@ -129,7 +129,7 @@ struct CUgraph_st {
   bool alive = true;
 };
 struct CUgraphExec_st {
-  CUgraph of = nullptr;
+  CUgraph graph = nullptr;
   bool frees_on_launch = false;  ///< CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
   std::vector<CUuserObject> objects;
   std::vector<gpumem::simcuda::captured_use> uses;
@@ -158,7 +158,7 @@ using own_counts = std::array<std::atomic<std::uint64_t>, own_call_names.size()>
 
 /// The calling thread's, as plain values that need no constructor: what it is asked all the time. In the space for such
 /// that every thread has from its begin, where a dlopened library can have a few bytes.
-struct thread_front {
+struct fast_tls {
   std::uint64_t generation;  ///< as `thread_state::generation`
   CUcontext current;         ///< the last of `thread_state::contexts`; null: none
   own_counts* own_calls;     ///< null: none yet
@@ -166,14 +166,14 @@ struct thread_front {
   const char* calls;         ///< the driver function that the thread is in
   std::uint64_t kernels;     ///< that the thread has launched
 };
-extern thread_local constinit thread_front front __attribute__((tls_model("initial-exec")));
+extern thread_local constinit fast_tls front __attribute__((tls_model("initial-exec")));
 
 /// A recursive mutex for short sections: half of std::recursive_mutex's time where nobody waits, and who waits, yields.
-class short_lock {
+class recursive_spinlock {
  public:
   void lock() {
     if (owner_.load(std::memory_order_relaxed) != &front) {
-      for (thread_front* nobody = nullptr; !owner_.compare_exchange_weak(nobody, &front, std::memory_order_acquire);) {
+      for (fast_tls* nobody = nullptr; !owner_.compare_exchange_weak(nobody, &front, std::memory_order_acquire);) {
         nobody = nullptr;
         std::this_thread::yield();
       }
@@ -187,12 +187,12 @@ class short_lock {
   }
 
  private:
-  std::atomic<thread_front*> owner_ = nullptr;  ///< of the thread that holds it
+  std::atomic<fast_tls*> owner_ = nullptr;  ///< of the thread that holds it
   unsigned depth_ = 0;
 };
 
-struct world {
-  short_lock mutex;
+struct driver_state {
+  recursive_spinlock mutex;
   world_config config;
   std::atomic<bool> initialised = false;
   bool forked = false;  ///< this process is the child of one that had initialised the driver
@@ -219,16 +219,16 @@ struct world {
   bool failures_paused = false;                    ///< no call fails, or counts against one
   std::atomic<std::uint64_t> generation = 0;       ///< of the world: thread-local state of an older one is void
 };
-extern std::atomic<world*> made_world;
-world& make_world();
-inline world& the_world() {
-  world* const w = made_world.load(std::memory_order_acquire);
-  return w != nullptr ? *w : make_world();
+extern std::atomic<driver_state*> made_driver_state;
+driver_state& make_driver_state();
+inline driver_state& the_driver_state() {
+  driver_state* const w = made_driver_state.load(std::memory_order_acquire);
+  return w != nullptr ? *w : make_driver_state();
 }
 /// At cuInit: from now on a child of fork cannot use CUDA, and its calls get CUDA_ERROR_NOT_INITIALIZED.
 void refuse_forked_children();
 /// A device that was reset: everything on it is gone.
-void remake(gpu& g);
+void remake(gpu& device);
 CUstream new_stream(CUcontext context, unsigned int flags);
 
 /// Calls of this thread that give a stream work.
@@ -246,7 +246,7 @@ thread_state& this_thread();
 
 /// The calling thread's; null: none.
 inline CUcontext current_context() {
-  if (front.generation != the_world().generation.load(std::memory_order_relaxed)) this_thread();
+  if (front.generation != the_driver_state().generation.load(std::memory_order_relaxed)) this_thread();
   return front.current;
 }
 /// After a change of `thread_state::contexts`.
@@ -255,24 +255,24 @@ void count_from_now_on();
 
 function_record& record_of(std::string_view function);
 /// All counts are 0 again.
-void forget_calls(world& w);
+void forget_calls(driver_state& state);
 /// Counts the call against every failure planned for the function; the first that falls due.
 CUresult due_failure(std::string_view function);
 /// What a call is refused with, by plan or before cuInit.
 inline CUresult refusal_of(std::string_view function, bool needs_init) {
-  const world& w = the_world();
+  const driver_state& w = the_driver_state();
   if (w.any_failure.load(std::memory_order_relaxed)) {
     if (const CUresult planned = due_failure(function); planned != CUDA_SUCCESS) return planned;
   }
   return needs_init && !w.initialised ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
 }
-inline void add_one(std::atomic<std::uint64_t>& to) {
-  to.store(to.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+inline void add_one(std::atomic<std::uint64_t>& counter) {
+  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 /// A function that reads nothing but the calling thread's state: counted, without the lock.
-inline CUresult enter_unlocked(own_call which) {
+inline CUresult enter_unlocked(own_call call) {
   if (front.own_calls == nullptr) count_from_now_on();
-  const auto index = static_cast<std::size_t>(which);
+  const auto index = static_cast<std::size_t>(call);
   add_one((*front.own_calls)[index]);
   return refusal_of(own_call_names[index], true);
 }
@@ -289,73 +289,73 @@ void publish_held();
 /// One driver function: the lock, the count, and the failure that was planned for it.
 class entered {
  public:
-  explicit entered(function_record& of, bool needs_init = true) : lock_{before(the_world().mutex)} {
-    front.calls = of.name.c_str();
-    add_one(of.calls);
-    refused_ = refusal_of(of.name, needs_init);
+  explicit entered(function_record& function, bool needs_init = true) : lock_{before(the_driver_state().mutex)} {
+    front.calls = function.name.c_str();
+    add_one(function.calls);
+    refused_ = refusal_of(function.name, needs_init);
   }
   ~entered() {
-    if (the_world().shared != nullptr) publish_held();
-    if (the_world().config.referee) note_hazards(true);
+    if (the_driver_state().shared != nullptr) publish_held();
+    if (the_driver_state().config.referee) note_hazards(true);
   }
   entered(const entered&) = delete;
   entered& operator=(const entered&) = delete;
   [[nodiscard]] CUresult refused() const noexcept { return refused_; }
 
  private:
-  static short_lock& before(short_lock& lock) {
+  static recursive_spinlock& before(recursive_spinlock& lock) {
     if (any_destructor.load(std::memory_order_relaxed) && !lock.held()) run_due_destructors();
     return lock;
   }
-  std::unique_lock<short_lock> lock_;
+  std::unique_lock<recursive_spinlock> lock_;
   CUresult refused_ = CUDA_SUCCESS;
 };
 
-CUresult error_of(const status& s, CUresult otherwise = CUDA_ERROR_UNKNOWN);
+CUresult error_of(const status& status, CUresult otherwise = CUDA_ERROR_UNKNOWN);
 /// The current context's device, or why there is none.
-inline CUresult current(gpu** on, CUcontext* context = nullptr) {
+inline CUresult current(gpu** device, CUcontext* context = nullptr) {
   CUcontext c = current_context();
   if (c == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (!c->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (const CUresult e = c->broken.load(std::memory_order_relaxed); e != CUDA_SUCCESS) return e;
-  *on = c->on;
+  *device = c->device;
   if (context != nullptr) *context = c;
   return CUDA_SUCCESS;
 }
 /// The device on which the address was allocated, whatever context is current; null: on none.
-gpu* owner_of(CUdeviceptr at);
+gpu* owner_of(CUdeviceptr address);
 /// The same, for reserved ranges, too.
-gpu* holder_of(CUdeviceptr at);
+gpu* holder_of(CUdeviceptr address);
 /// Physical memory that counts for this process.
-inline std::uint64_t own_bytes(const gpu& g) { return g.sim->used_bytes() - g.imported_bytes; }
+inline std::uint64_t own_bytes(const gpu& device) { return device.sim->used_bytes() - device.imported_bytes; }
 /// After its handle or a mapping of it went: pages of another process that nothing here holds are forgotten.
-void forget_import(gpu& g, CUmemGenericAllocationHandle handle);
+void forget_import(gpu& device, CUmemGenericAllocationHandle handle);
 /// Returns what cuMemAlloc and its kin made.
-CUresult release(gpu& g, CUdeviceptr at);
+CUresult release(gpu& device, CUdeviceptr address);
 /// A stream handle of the program's, the default ones included.
-CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on);
+CUresult find_stream(CUstream handle, CUstream_st** stream, gpu** device);
 
 // --- what a card does not allow (rules.cpp) -------------------------------------------------------------------------
 
 /// The program did what the documentation leaves undefined: aborts and names the call, or counts it and answers
 /// `CUDA_ERROR_INVALID_HANDLE` (`world_config::abort_on_undefined`).
-CUresult undefined_use(const char* what);
+CUresult undefined_use(const char* description);
 /// Refuses a potentially unsafe call where the thread's mode and the captures under way prohibit it, and invalidates
 /// these captures.
 CUresult unsafe_call();
 /// What work on the stream is refused with: its capture is invalid, or it is the legacy stream and a blocking one of
 /// its context captures.
-CUresult ready_for_work(CUstream_st& s);
+CUresult ready_for_work(CUstream_st& stream);
 /// A blocking stream of the legacy stream's context captures.
 bool implicit_capture(const CUstream_st& legacy);
 void invalidate(CUstream_st& of_capture);
-bool invalidated(const CUstream_st& s);
+bool invalidated(const CUstream_st& stream);
 /// Whether work of the context may touch the bytes; if not, the context is broken from here on.
-CUresult reach(CUcontext from, std::uint64_t at, bool by_kernel);
+CUresult reach(CUcontext context, std::uint64_t address, bool by_kernel);
 /// Drops references. The destructors of objects without any run later, on a thread of their own.
 void release_objects(std::vector<CUuserObject>& objects);
-/// Ends a context and all that is on it; the primary one when `c` is its device's.
-void destroy_context(CUcontext c);
+/// Ends a context and all that is on it; the primary one when `context` is its device's.
+void destroy_context(CUcontext context);
 
 }  // namespace gpumem::simcuda
 

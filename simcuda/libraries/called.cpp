@@ -10,14 +10,14 @@ namespace {
 
 /// One line is one write, so that lines of several libraries and processes stay whole.
 void log_once(const char* name, const char* answer) {
-  static const char* const to = std::getenv("SIMCUDA_LOG");
-  if (to == nullptr || *to == '\0' || std::string{to} == "0") return;
+  static const char* const target = std::getenv("SIMCUDA_LOG");
+  if (target == nullptr || *target == '\0' || std::string{target} == "0") return;
   static auto* const mutex = new std::mutex;  // for good: programs call while they exit
   static auto* const seen = new std::set<std::string>;
   const std::lock_guard lock{*mutex};
   if (!seen->insert(name).second) return;
   const std::string line = std::string{"simcuda: "} + name + ": " + answer + "\n";
-  std::FILE* const file = std::string{to} == "1" ? stderr : std::fopen(to, "a");
+  std::FILE* const file = std::string{target} == "1" ? stderr : std::fopen(target, "a");
   if (file == nullptr) return;
   std::fwrite(line.data(), 1, line.size(), file);
   file == stderr ? std::fflush(file) : std::fclose(file);

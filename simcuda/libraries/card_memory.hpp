@@ -19,7 +19,7 @@ class card_memory {
   ~card_memory() { give_back(); }
 
   void give_back() {
-    if (const auto back = std::exchange(give_back_, nullptr); back != nullptr) static_cast<void>(back(at_));
+    if (const auto back = std::exchange(give_back_, nullptr); back != nullptr) static_cast<void>(back(address_));
   }
 
   /// Allocates the bytes that the variable sets on the current device. False if the card has no room.
@@ -34,13 +34,13 @@ class card_memory {
     const auto back = reinterpret_cast<int (*)(std::uint64_t)>(::dlsym(driver, "simcuda_discharge_library"));
     ::dlclose(driver);
     if (charge == nullptr || back == nullptr) return true;
-    if (charge(&at_, bytes) != 0) return false;
+    if (charge(&address_, bytes) != 0) return false;
     give_back_ = back;
     return true;
   }
 
  private:
-  std::uint64_t at_ = 0;
+  std::uint64_t address_ = 0;
   int (*give_back_)(std::uint64_t) = nullptr;
 };
 

@@ -19,10 +19,10 @@ struct cublasContext {
 namespace {
 
 template <typename Value>
-cublasStatus_t get(cublasHandle_t handle, Value cublasContext::*member, Value* into) {
+cublasStatus_t get(cublasHandle_t handle, Value cublasContext::*member, Value* value) {
   if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (into == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
-  *into = handle->*member;
+  if (value == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  *value = handle->*member;
   return CUBLAS_STATUS_SUCCESS;
 }
 

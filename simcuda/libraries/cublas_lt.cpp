@@ -20,7 +20,7 @@ struct attributes {
   int count;
   int reserved;
   struct slot {
-    int which;
+    int attr;
     unsigned char value[8];
   } values[slots];
 };
@@ -32,29 +32,30 @@ auto* of(Opaque* opaque) {
 
 /// Keeps the first 8 bytes, enough for pointers, enums and counts.
 template <typename Opaque>
-cublasStatus_t set(Opaque* opaque, int which, const void* value, std::size_t bytes) {
+cublasStatus_t set(Opaque* opaque, int attr, const void* value, std::size_t bytes) {
   if (opaque == nullptr || value == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   auto* const all = of(opaque);
-  auto* at = std::find_if(all->values, all->values + all->count, [which](const auto& s) { return s.which == which; });
-  if (at == all->values + all->count) {
+  auto* slot = std::find_if(all->values, all->values + all->count,
+                            [attr](const auto& candidate) { return candidate.attr == attr; });
+  if (slot == all->values + all->count) {
     if (static_cast<std::size_t>(all->count) == all->slots)
       return CUBLAS_STATUS_SUCCESS;  // unknown attributes matter only if they are read back
     ++all->count;
   }
-  at->which = which;
-  std::memset(at->value, 0, sizeof at->value);
-  std::memcpy(at->value, value, std::min(bytes, sizeof at->value));
+  slot->attr = attr;
+  std::memset(slot->value, 0, sizeof slot->value);
+  std::memcpy(slot->value, value, std::min(bytes, sizeof slot->value));
   return CUBLAS_STATUS_SUCCESS;
 }
 
 template <typename Opaque>
-cublasStatus_t get(const Opaque* opaque, int which, void* value, std::size_t bytes, std::size_t* written) {
+cublasStatus_t get(const Opaque* opaque, int attr, void* value, std::size_t bytes, std::size_t* written) {
   if (opaque == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   const auto* const all = of(const_cast<Opaque*>(opaque));
   std::memset(value, 0, bytes);
   if (written != nullptr) *written = bytes;
   for (int i = 0; i < all->count; ++i) {
-    if (all->values[i].which == which) std::memcpy(value, all->values[i].value, std::min<std::size_t>(bytes, 8));
+    if (all->values[i].attr == attr) std::memcpy(value, all->values[i].value, std::min<std::size_t>(bytes, 8));
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -126,13 +127,13 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
   return cublasLtMatrixLayoutInit_internal(*layout, sizeof **layout, type, rows, columns, leading);
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(const cublasLtMatrixLayout_t layout) { return destroy(layout); }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t which,
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attr,
                                                 const void* value, size_t bytes) {
-  return set(layout, which, value, bytes);
+  return set(layout, attr, value, bytes);
 }
-cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t which,
+cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attr,
                                                 void* value, size_t bytes, size_t* written) {
-  return get(layout, which, value, bytes, written);
+  return get(layout, attr, value, bytes, written);
 }
 
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t bytes, cublasComputeType_t,
@@ -143,13 +144,13 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComput
   return create(desc);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(const cublasLtMatmulDesc_t desc) { return destroy(desc); }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which,
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attr,
                                               const void* value, size_t bytes) {
-  return set(desc, which, value, bytes);
+  return set(desc, attr, value, bytes);
 }
-cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which,
+cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attr,
                                               void* value, size_t bytes, size_t* written) {
-  return get(desc, which, value, bytes, written);
+  return get(desc, attr, value, bytes, written);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference, size_t bytes) {
@@ -160,14 +161,14 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(const cublasLtMatmulPreference_t 
   return destroy(preference);
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t which, const void* value,
+                                                    cublasLtMatmulPreferenceAttributes_t attr, const void* value,
                                                     size_t bytes) {
-  return set(preference, which, value, bytes);
+  return set(preference, attr, value, bytes);
 }
 cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t which, void* value,
+                                                    cublasLtMatmulPreferenceAttributes_t attr, void* value,
                                                     size_t bytes, size_t* written) {
-  return get(preference, which, value, bytes, written);
+  return get(preference, attr, value, bytes, written);
 }
 
 cublasStatus_t cublasLtMatrixTransformDescCreate(cublasLtMatrixTransformDesc_t* desc, cudaDataType) {
@@ -175,9 +176,9 @@ cublasStatus_t cublasLtMatrixTransformDescCreate(cublasLtMatrixTransformDesc_t* 
 }
 cublasStatus_t cublasLtMatrixTransformDescDestroy(const cublasLtMatrixTransformDesc_t desc) { return destroy(desc); }
 cublasStatus_t cublasLtMatrixTransformDescSetAttribute(cublasLtMatrixTransformDesc_t desc,
-                                                       cublasLtMatrixTransformDescAttributes_t which, const void* value,
+                                                       cublasLtMatrixTransformDescAttributes_t attr, const void* value,
                                                        size_t bytes) {
-  return set(desc, which, value, bytes);
+  return set(desc, attr, value, bytes);
 }
 
 // --- algorithms -----------------------------------------------------------------------------------------------------

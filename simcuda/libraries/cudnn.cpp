@@ -25,20 +25,20 @@ struct handle_record {
 /// Programs refuse a cuDNN older than the one they were built with, so the version is higher than any: 9.90.
 /// SIMCUDA_CUDNN_VERSION overrides it.
 std::size_t version() {
-  static const std::size_t is = [] {
+  static const std::size_t number = [] {
     const char* const text = std::getenv("SIMCUDA_CUDNN_VERSION");
     return text != nullptr ? std::strtoull(text, nullptr, 10) : 99000ULL;
   }();
-  return is;
+  return number;
 }
 
 struct descriptor {
   std::int64_t words[64] = {};
 };
 
-int create(void** into) {
-  if (into == nullptr) return bad_parameter;
-  *into = new descriptor;
+int create(void** created) {
+  if (created == nullptr) return bad_parameter;
+  *created = new descriptor;
   return success;
 }
 int destroy(void* gone) {
@@ -88,9 +88,9 @@ int cudnnGetStream(void* handle, void** stream) {
 
 std::size_t cudnnGetVersion() { return version(); }
 std::size_t cudnnGetCudartVersion() { return 13000; }
-int cudnnGetProperty(int which, int* value) {
+int cudnnGetProperty(int type, int* value) {
   const int whole = static_cast<int>(version());
-  *value = which == 0 ? whole / 10000 : which == 1 ? whole / 100 % 100 : whole % 100;
+  *value = type == 0 ? whole / 10000 : type == 1 ? whole / 100 % 100 : whole % 100;
   return success;
 }
 int cudnnGraphVersionCheck() { return success; }

@@ -66,17 +66,17 @@ std::size_t size_of(int type) {
 }
 
 template <typename Element>
-std::vector<Element> elements_of(const backend_descriptor& of, int name) {
-  const auto found = of.attributes.find(name);
-  if (found == of.attributes.end()) return {};
-  std::vector<Element> out(found->second.bytes.size() / sizeof(Element));
-  std::memcpy(out.data(), found->second.bytes.data(), out.size() * sizeof(Element));
-  return out;
+std::vector<Element> elements_of(const backend_descriptor& descriptor, int name) {
+  const auto found = descriptor.attributes.find(name);
+  if (found == descriptor.attributes.end()) return {};
+  std::vector<Element> elements(found->second.bytes.size() / sizeof(Element));
+  std::memcpy(elements.data(), found->second.bytes.data(), elements.size() * sizeof(Element));
+  return elements;
 }
 
 /// Null: the attribute names none.
-const backend_descriptor* descriptor_in(const backend_descriptor& of, int name) {
-  const auto all = elements_of<const backend_descriptor*>(of, name);
+const backend_descriptor* descriptor_in(const backend_descriptor& descriptor, int name) {
+  const auto all = elements_of<const backend_descriptor*>(descriptor, name);
   return all.empty() ? nullptr : all.front();
 }
 
@@ -98,26 +98,26 @@ std::int64_t bytes_to_convert(const backend_descriptor* tensor) {
 }
 
 /// What a descriptor takes over from those that it is made of, which may be destroyed before it is used.
-void follow(backend_descriptor& of, int name) {
+void follow(backend_descriptor& descriptor, int name) {
   if (name >= convolution_forward_filter && name <= convolution_forward_output) {
-    of.converted[name - convolution_forward_filter] = bytes_to_convert(descriptor_in(of, name));
+    descriptor.converted[name - convolution_forward_filter] = bytes_to_convert(descriptor_in(descriptor, name));
   } else if (name == operationgraph_operations) {
     const char* const how = std::getenv("SIMCUDA_CUDNN_WORKSPACE");
     if (how == nullptr || std::strcmp(how, "converted") != 0) return;
-    for (const backend_descriptor* each : elements_of<const backend_descriptor*>(of, name)) {
+    for (const backend_descriptor* each : elements_of<const backend_descriptor*>(descriptor, name)) {
       const auto& [filter, input, output] = each->converted;
-      if (filter != 0 && input != 0 && output != 0) of.workspace_bytes = filter + input + output;
+      if (filter != 0 && input != 0 && output != 0) descriptor.workspace_bytes = filter + input + output;
     }
   } else if (name == engineheur_operation_graph || name == engine_operation_graph || name == enginecfg_engine ||
              name == execution_plan_engine_config) {
-    if (const backend_descriptor* const from = descriptor_in(of, name); from != nullptr) {
-      of.workspace_bytes = from->workspace_bytes;
+    if (const backend_descriptor* const source = descriptor_in(descriptor, name); source != nullptr) {
+      descriptor.workspace_bytes = source->workspace_bytes;
     }
   }
 }
 
-int answer(std::int64_t* count, std::int64_t is) {
-  if (count != nullptr) *count = is;
+int answer(std::int64_t* count, std::int64_t total) {
+  if (count != nullptr) *count = total;
   return success;
 }
 
@@ -140,9 +140,9 @@ int cudnnBackendFinalize(void* descriptor) { return descriptor == nullptr ? bad_
 int cudnnBackendSetAttribute(void* descriptor, int name, int type, std::int64_t count, const void* elements) {
   if (descriptor == nullptr || count < 0 || (count != 0 && elements == nullptr)) return bad_parameter;
   value& kept = static_cast<backend_descriptor*>(descriptor)->attributes[name];
-  const auto* const from = static_cast<const unsigned char*>(elements);
+  const auto* const source = static_cast<const unsigned char*>(elements);
   kept.count = count;
-  kept.bytes.assign(from, from + static_cast<std::size_t>(count) * size_of(type));
+  kept.bytes.assign(source, source + static_cast<std::size_t>(count) * size_of(type));
   follow(*static_cast<backend_descriptor*>(descriptor), name);
   return success;
 }
@@ -150,19 +150,20 @@ int cudnnBackendSetAttribute(void* descriptor, int name, int type, std::int64_t 
 int cudnnBackendGetAttribute(void* descriptor, int name, int type, std::int64_t wanted, std::int64_t* count,
                              void* elements) {
   if (descriptor == nullptr || wanted < 0) return bad_parameter;
-  const auto& of = *static_cast<const backend_descriptor*>(descriptor);
+  const auto& backend = *static_cast<const backend_descriptor*>(descriptor);
   switch (name) {
     case engineheur_results:  // a configuration: the caller's own descriptor is filled in
       if (wanted > 0 && elements != nullptr) {
         auto* const made = *static_cast<backend_descriptor**>(elements);
-        if (made != nullptr) made->workspace_bytes = of.workspace_bytes;
+        if (made != nullptr) made->workspace_bytes = backend.workspace_bytes;
       }
       return answer(count, 1);
     case enginecfg_engine:
       return answer(count, 1);
     case enginecfg_workspace_size:
     case execution_plan_workspace_size:
-      if (wanted > 0 && elements != nullptr) std::memcpy(elements, &of.workspace_bytes, sizeof of.workspace_bytes);
+      if (wanted > 0 && elements != nullptr)
+        std::memcpy(elements, &backend.workspace_bytes, sizeof backend.workspace_bytes);
       return answer(count, 1);
     case enginecfg_shared_memory_used:
     case operationgraph_engine_count:
@@ -182,8 +183,9 @@ int cudnnBackendGetAttribute(void* descriptor, int name, int type, std::int64_t 
     default:
       break;
   }
-  const auto found = of.attributes.find(name);
-  if (found == of.attributes.end() || (type == type_backend_descriptor && elements == nullptr)) return answer(count, 0);
+  const auto found = backend.attributes.find(name);
+  if (found == backend.attributes.end() || (type == type_backend_descriptor && elements == nullptr))
+    return answer(count, 0);
   const std::int64_t given = std::min(wanted, found->second.count);
   if (elements != nullptr)
     std::memcpy(elements, found->second.bytes.data(), static_cast<std::size_t>(given) * size_of(type));

@@ -75,9 +75,9 @@ int card_into(void** device, unsigned number) {
   *device = reinterpret_cast<void*>(static_cast<std::uintptr_t>(number) + 1);
   return success;
 }
-int text_into(char* into, unsigned bytes, const std::string& text) {
-  if (into == nullptr || bytes <= text.size()) return insufficient_size;
-  std::memcpy(into, text.c_str(), text.size() + 1);
+int text_into(char* buffer, unsigned bytes, const std::string& text) {
+  if (buffer == nullptr || bytes <= text.size()) return insufficient_size;
+  std::memcpy(buffer, text.c_str(), text.size() + 1);
   return success;
 }
 std::string uuid_of(unsigned number) {
@@ -91,28 +91,28 @@ bool watch_shared(shared_cards& all) {
 }
 /// All processes that share the cards, or else this process, which has its own world.
 memory_t memory_of(unsigned number) {
-  memory_t out{card_bytes(), card_bytes(), 0};
+  memory_t memory{card_bytes(), card_bytes(), 0};
   if (shared_cards all; watch_shared(all)) {
-    for (const auto& [pid, bytes] : all.holders(static_cast<int>(number))) out.used += bytes;
-    out.total = all.card_bytes();
-    out.used = std::min<unsigned long long>(out.used, out.total);
-    out.free = out.total - out.used;
-    return out;
+    for (const auto& [pid, bytes] : all.holders(static_cast<int>(number))) memory.used += bytes;
+    memory.total = all.card_bytes();
+    memory.used = std::min<unsigned long long>(memory.used, memory.total);
+    memory.free = memory.total - memory.used;
+    return memory;
   }
   if (void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD); driver != nullptr) {
     using function = int(int, std::uint64_t*, std::uint64_t*);
     if (const auto get = reinterpret_cast<function*>(::dlsym(driver, "simcuda_card_memory")); get != nullptr) {
       std::uint64_t total = 0;
       std::uint64_t used = 0;
-      if (get(static_cast<int>(number), &total, &used) == 0) out = {total, total - used, used};
+      if (get(static_cast<int>(number), &total, &used) == 0) memory = {total, total - used, used};
     }
     ::dlclose(driver);
   }
-  return out;
+  return memory;
 }
 /// The processes that share the card; none unless it is shared.
 template <class entry>
-int processes_into(void* device, unsigned* count, entry* into) {
+int processes_into(void* device, unsigned* count, entry* infos) {
   if (!is_card(device) || count == nullptr) return invalid_argument;
   std::vector<std::pair<int, std::uint64_t>> found;
   if (shared_cards all; watch_shared(all)) found = all.holders(static_cast<int>(number_of(device)));
@@ -120,9 +120,9 @@ int processes_into(void* device, unsigned* count, entry* into) {
   *count = static_cast<unsigned>(found.size());
   if (room < found.size()) return insufficient_size;
   for (unsigned i = 0; i < found.size(); ++i) {
-    into[i] = {};
-    into[i].pid = static_cast<unsigned>(found[i].first);
-    into[i].used = found[i].second;
+    infos[i] = {};
+    infos[i].pid = static_cast<unsigned>(found[i].first);
+    infos[i].used = found[i].second;
   }
   return success;
 }
@@ -216,14 +216,14 @@ int nvmlDeviceGetUtilizationRates(void* device, utilization_t* rates) {
   *rates = {0, 0};
   return success;
 }
-int nvmlDeviceGetComputeRunningProcesses(void* device, unsigned* count, process_t* into) {
-  return processes_into(device, count, into);
+int nvmlDeviceGetComputeRunningProcesses(void* device, unsigned* count, process_t* infos) {
+  return processes_into(device, count, infos);
 }
-int nvmlDeviceGetComputeRunningProcesses_v2(void* device, unsigned* count, process_2_t* into) {
-  return processes_into(device, count, into);
+int nvmlDeviceGetComputeRunningProcesses_v2(void* device, unsigned* count, process_2_t* infos) {
+  return processes_into(device, count, infos);
 }
-int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, process_2_t* into) {
-  return processes_into(device, count, into);
+int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, process_2_t* infos) {
+  return processes_into(device, count, infos);
 }
 int nvmlDeviceGetMigMode(void*, unsigned*, unsigned*) { return not_supported; }
 int nvmlDeviceGetP2PStatus(void*, void*, int, int* status) {

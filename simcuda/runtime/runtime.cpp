@@ -20,11 +20,11 @@ std::atomic<bool> any_gone = false;  ///< some `ground::gone` is set
 // The driver names no function twice with one signature, so an entry missing in the table belongs to a newer driver:
 // only calls of that function fail.
 template <typename Pointer>
-void find(PFN_cuGetProcAddress_v12000 get, const char* name, int version, cuuint64_t flags, Pointer& into) {
+void find(PFN_cuGetProcAddress_v12000 get, const char* name, int version, cuuint64_t flags, Pointer& pointer) {
   void* found = nullptr;
   CUdriverProcAddressQueryResult how = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   if (get(name, &found, version, flags, &how) != CUDA_SUCCESS || how != CU_GET_PROC_ADDRESS_SUCCESS) found = nullptr;
-  into = reinterpret_cast<Pointer>(found);
+  pointer = reinterpret_cast<Pointer>(found);
 }
 
 template <typename... Arguments>
@@ -47,22 +47,22 @@ void fill(driver_table& table, PFN_cuGetProcAddress_v12000 get, bool per_thread)
 #undef DRIVER
 }
 
-cudaError_t start(ground& g) {
+cudaError_t start(ground& runtime) {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == nullptr) return cudaErrorInsufficientDriver;
   void* const symbol = dlsym(library, "cuGetProcAddress_v2");
   if (symbol == nullptr) return cudaErrorInsufficientDriver;
   const auto get = reinterpret_cast<PFN_cuGetProcAddress_v12000>(symbol);
-  fill(g.driver.tables[0], get, false);
-  fill(g.driver.tables[1], get, true);
-  const driver_table& d = g.driver.tables[0];
+  fill(runtime.driver.tables[0], get, false);
+  fill(runtime.driver.tables[1], get, true);
+  const driver_table& d = runtime.driver.tables[0];
   int version = 0;
   if (const CUresult e = d.cuDriverGetVersion(&version); e != CUDA_SUCCESS) return error_of(e);
   if (version / 1000 < CUDART_VERSION / 1000) return cudaErrorInsufficientDriver;
   if (const CUresult e = d.cuInit(0); e != CUDA_SUCCESS) return error_of(e);
   int devices = 0;
   if (const CUresult e = d.cuDeviceGetCount(&devices); e != CUDA_SUCCESS) return error_of(e);
-  g.contexts.resize(static_cast<std::size_t>(devices));
+  runtime.contexts.resize(static_cast<std::size_t>(devices));
   return devices == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
 
@@ -93,11 +93,11 @@ cudaError_t context_of(int device, CUcontext* context) {
   CUdevice d = 0;
   if (const CUresult e = driver().cuDeviceGet(&d, device); e != CUDA_SUCCESS) return error_of(e);
   // Others may have reset the kept context; retaining returns the current one.
-  CUcontext now = nullptr;
-  if (const CUresult e = driver().cuDevicePrimaryCtxRetain(&now, d); e != CUDA_SUCCESS) return error_of(e);
-  if (now == kept) static_cast<void>(driver().cuDevicePrimaryCtxRelease(d));
-  kept = now;
-  *context = now;
+  CUcontext retained = nullptr;
+  if (const CUresult e = driver().cuDevicePrimaryCtxRetain(&retained, d); e != CUDA_SUCCESS) return error_of(e);
+  if (retained == kept) static_cast<void>(driver().cuDevicePrimaryCtxRelease(d));
+  kept = retained;
+  *context = retained;
   return cudaSuccess;
 }
 
@@ -112,24 +112,24 @@ void forget_contexts(int device) {
 
 cudaError_t enter() {
   if (const cudaError_t e = initialise(); e != cudaSuccess) return e;
-  CUcontext now = nullptr;
-  if (const CUresult e = driver().cuCtxGetCurrent(&now); e != CUDA_SUCCESS) return error_of(e);
-  if (now != nullptr && any_gone.load(std::memory_order_relaxed)) {
+  CUcontext context = nullptr;
+  if (const CUresult e = driver().cuCtxGetCurrent(&context); e != CUDA_SUCCESS) return error_of(e);
+  if (context != nullptr && any_gone.load(std::memory_order_relaxed)) {
     ground& g = the_ground();
     const std::lock_guard lock{g.mutex};
     for (const CUcontext old : g.gone) {
-      if (old == now) now = nullptr;  // another thread has reset the device
+      if (old == context) context = nullptr;  // another thread has reset the device
     }
   }
-  if (now != nullptr) return cudaSuccess;
-  if (const cudaError_t e = context_of(chosen, &now); e != cudaSuccess) return e;
-  return error_of(driver().cuCtxSetCurrent(now));
+  if (context != nullptr) return cudaSuccess;
+  if (const cudaError_t e = context_of(chosen, &context); e != cudaSuccess) return e;
+  return error_of(driver().cuCtxSetCurrent(context));
 }
 
-cudaError_t remember(cudaError_t e) {
+cudaError_t remember(cudaError_t error) {
   // "Not ready" is an answer of a query and no error: cudaGetLastError does not repeat it.
-  if (e != cudaSuccess && e != cudaErrorNotReady) last = e;
-  return e;
+  if (error != cudaSuccess && error != cudaErrorNotReady) last = error;
+  return error;
 }
 
 cudaError_t last_error(bool clear) {

@@ -45,9 +45,9 @@ cudaError_t context_of(int device, CUcontext* context);
 /// Call when the device's context was destroyed; the next call creates another.
 void forget_contexts(int device);
 
-inline cudaError_t error_of(CUresult e) { return static_cast<cudaError_t>(e); }
+inline cudaError_t error_of(CUresult error) { return static_cast<cudaError_t>(error); }
 /// Sets what cudaGetLastError returns next, unless it is success. Returns it.
-cudaError_t remember(cudaError_t e);
+cudaError_t remember(cudaError_t error);
 cudaError_t last_error(bool clear);
 /// The device that this thread chose with cudaSetDevice.
 int& chosen_device();
@@ -68,22 +68,24 @@ cudaError_t call_without_context(Body&& body) {
   return remember(e);
 }
 
-inline CUdeviceptr address_of(const void* p) { return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(p)); }
+inline CUdeviceptr address_of(const void* ptr) {
+  return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(ptr));
+}
 
 }  // namespace gpumem::simcudart
 
 /// Defines a function of the runtime twice: as it is, and as programs compiled with --default-stream per-thread call
-/// it. The body uses `on`, the driver's functions for the one or the other.
-#define ON_STREAM(name, suffix, parameters, ...)                                    \
-  extern "C" cudaError_t CUDARTAPI name parameters {                                \
-    return gpumem::simcudart::call([&]() -> CUresult {                              \
-      const gpumem::simcudart::driver_table& on = gpumem::simcudart::driver(false); \
-      __VA_ARGS__                                                                   \
-    });                                                                             \
-  }                                                                                 \
-  extern "C" cudaError_t CUDARTAPI name##suffix parameters {                        \
-    return gpumem::simcudart::call([&]() -> CUresult {                              \
-      const gpumem::simcudart::driver_table& on = gpumem::simcudart::driver(true);  \
-      __VA_ARGS__                                                                   \
-    });                                                                             \
+/// it. The body uses `table`, the driver's functions for the one or the other.
+#define ON_STREAM(name, suffix, parameters, ...)                                       \
+  extern "C" cudaError_t CUDARTAPI name parameters {                                   \
+    return gpumem::simcudart::call([&]() -> CUresult {                                 \
+      const gpumem::simcudart::driver_table& table = gpumem::simcudart::driver(false); \
+      __VA_ARGS__                                                                      \
+    });                                                                                \
+  }                                                                                    \
+  extern "C" cudaError_t CUDARTAPI name##suffix parameters {                           \
+    return gpumem::simcudart::call([&]() -> CUresult {                                 \
+      const gpumem::simcudart::driver_table& table = gpumem::simcudart::driver(true);  \
+      __VA_ARGS__                                                                      \
+    });                                                                                \
   }

@@ -18,61 +18,61 @@ constexpr named_error errors[] = {
 #undef ERROR
 };
 
-int attribute(CUdevice_attribute which, CUdevice device) {
+int attribute(CUdevice_attribute attrib, CUdevice device) {
   int value = 0;
-  static_cast<void>(driver().cuDeviceGetAttribute(&value, which, device));
+  static_cast<void>(driver().cuDeviceGetAttribute(&value, attrib, device));
   return value;
 }
 
-CUresult describe(cudaDeviceProp& p, int ordinal) {
-  p = {};
+CUresult describe(cudaDeviceProp& prop, int ordinal) {
+  prop = {};
   CUdevice d = 0;
   if (const CUresult e = driver().cuDeviceGet(&d, ordinal); e != CUDA_SUCCESS) return e;
-  if (const CUresult e = driver().cuDeviceGetName(p.name, sizeof p.name, d); e != CUDA_SUCCESS) return e;
-  if (const CUresult e = driver().cuDeviceGetUuid(&p.uuid, d); e != CUDA_SUCCESS) return e;
-  if (const CUresult e = driver().cuDeviceTotalMem(&p.totalGlobalMem, d); e != CUDA_SUCCESS) return e;
-  p.major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, d);
-  p.minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, d);
-  p.multiProcessorCount = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d);
-  p.warpSize = attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE, d);
-  p.maxThreadsPerBlock = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, d);
-  p.maxThreadsPerMultiProcessor = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, d);
-  p.maxThreadsDim[0] = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, d);
-  p.maxThreadsDim[1] = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, d);
-  p.maxThreadsDim[2] = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, d);
-  p.maxGridSize[0] = attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, d);
-  p.maxGridSize[1] = attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, d);
-  p.maxGridSize[2] = attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, d);
-  p.sharedMemPerBlock = static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, d));
-  p.unifiedAddressing = attribute(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, d);
-  p.memoryPoolsSupported = attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, d);
-  p.managedMemory = attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, d);
-  p.concurrentKernels = attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, d);
-  p.asyncEngineCount = attribute(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, d);
-  p.l2CacheSize = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, d);
-  p.sharedMemPerBlockOptin =
+  if (const CUresult e = driver().cuDeviceGetName(prop.name, sizeof prop.name, d); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = driver().cuDeviceGetUuid(&prop.uuid, d); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = driver().cuDeviceTotalMem(&prop.totalGlobalMem, d); e != CUDA_SUCCESS) return e;
+  prop.major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, d);
+  prop.minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, d);
+  prop.multiProcessorCount = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d);
+  prop.warpSize = attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE, d);
+  prop.maxThreadsPerBlock = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, d);
+  prop.maxThreadsPerMultiProcessor = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, d);
+  prop.maxThreadsDim[0] = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, d);
+  prop.maxThreadsDim[1] = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, d);
+  prop.maxThreadsDim[2] = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, d);
+  prop.maxGridSize[0] = attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, d);
+  prop.maxGridSize[1] = attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, d);
+  prop.maxGridSize[2] = attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, d);
+  prop.sharedMemPerBlock = static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, d));
+  prop.unifiedAddressing = attribute(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, d);
+  prop.memoryPoolsSupported = attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, d);
+  prop.managedMemory = attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, d);
+  prop.concurrentKernels = attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, d);
+  prop.asyncEngineCount = attribute(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, d);
+  prop.l2CacheSize = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, d);
+  prop.sharedMemPerBlockOptin =
       static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, d));
-  p.sharedMemPerMultiprocessor =
+  prop.sharedMemPerMultiprocessor =
       static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, d));
-  p.reservedSharedMemPerBlock =
+  prop.reservedSharedMemPerBlock =
       static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, d));
-  p.regsPerBlock = attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, d);
-  p.regsPerMultiprocessor = attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, d);
-  p.maxBlocksPerMultiProcessor = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, d);
-  p.memoryBusWidth = attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, d);
-  p.totalConstMem = static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, d));
-  p.memPitch = static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_PITCH, d));
-  p.textureAlignment = static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, d));
-  p.texturePitchAlignment = static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, d));
-  p.canMapHostMemory = attribute(CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, d);
-  p.concurrentManagedAccess = attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, d);
-  p.computePreemptionSupported = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, d);
-  p.cooperativeLaunch = attribute(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, d);
-  p.streamPrioritiesSupported = attribute(CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, d);
-  p.globalL1CacheSupported = attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, d);
-  p.localL1CacheSupported = attribute(CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, d);
-  p.canUseHostPointerForRegisteredMem = attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, d);
-  p.pciBusID = attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, d);
+  prop.regsPerBlock = attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, d);
+  prop.regsPerMultiprocessor = attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, d);
+  prop.maxBlocksPerMultiProcessor = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, d);
+  prop.memoryBusWidth = attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, d);
+  prop.totalConstMem = static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, d));
+  prop.memPitch = static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_PITCH, d));
+  prop.textureAlignment = static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, d));
+  prop.texturePitchAlignment = static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, d));
+  prop.canMapHostMemory = attribute(CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, d);
+  prop.concurrentManagedAccess = attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, d);
+  prop.computePreemptionSupported = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, d);
+  prop.cooperativeLaunch = attribute(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, d);
+  prop.streamPrioritiesSupported = attribute(CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, d);
+  prop.globalL1CacheSupported = attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, d);
+  prop.localL1CacheSupported = attribute(CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, d);
+  prop.canUseHostPointerForRegisteredMem = attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, d);
+  prop.pciBusID = attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, d);
   return CUDA_SUCCESS;
 }
 
@@ -147,9 +147,9 @@ cudaError_t CUDARTAPI cudaGetDevice(int* device) {
 cudaError_t CUDARTAPI cudaSetDevice(int device) {
   if (const cudaError_t e = initialise(); e != cudaSuccess) return remember(e);
   CUcontext context = nullptr;
-  CUdevice now = -1;
-  const bool there = driver().cuCtxGetDevice(&now) == CUDA_SUCCESS && now == device;
-  if (there && chosen_device() == device) return cudaSuccess;
+  CUdevice current = -1;
+  const bool is_current = driver().cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device;
+  if (is_current && chosen_device() == device) return cudaSuccess;
   if (const cudaError_t e = context_of(device, &context); e != cudaSuccess) return remember(e);
   chosen_device() = device;
   return remember(error_of(driver().cuCtxSetCurrent(context)));
@@ -181,13 +181,13 @@ cudaError_t CUDARTAPI cudaDeviceReset() {
   });
 }
 
-cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
-  return call_without_context([&] { return describe(*p, device); });
+cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
+  return call_without_context([&] { return describe(*prop, device); });
 }
 
-cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device) {
+cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device) {
   return call_without_context(
-      [&] { return driver().cuDeviceGetAttribute(value, static_cast<CUdevice_attribute>(which), device); });
+      [&] { return driver().cuDeviceGetAttribute(value, static_cast<CUdevice_attribute>(attr), device); });
 }
 
 cudaError_t CUDARTAPI cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -207,8 +207,9 @@ cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
   return call([&] { return driver().cuCtxEnablePeerAccess(context, flags); });
 }
 
-cudaChannelFormatDesc CUDARTAPI cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) {
-  return {x, y, z, w, kind};
+cudaChannelFormatDesc CUDARTAPI cudaCreateChannelDesc(int x_bits, int y_bits, int z_bits, int w_bits,
+                                                      cudaChannelFormatKind kind) {
+  return {x_bits, y_bits, z_bits, w_bits, kind};
 }
 
 cudaError_t CUDARTAPI cudaProfilerStart() { return cudaSuccess; }

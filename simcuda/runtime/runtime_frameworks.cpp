@@ -8,10 +8,11 @@ using namespace gpumem::simcudart;  // NOLINT: the runtime's functions are globa
 
 namespace {
 
-CUdeviceptr number_of(const void* p) { return address_of(p); }
+CUdeviceptr number_of(const void* ptr) { return address_of(ptr); }
 
-CUresult address_into(void** p, CUresult done, CUdeviceptr at) {
-  if (p != nullptr) *p = done == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)) : nullptr;
+CUresult address_into(void** ptr, CUresult done, CUdeviceptr address) {
+  if (ptr != nullptr)
+    *ptr = done == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)) : nullptr;
   return done;
 }
 
@@ -27,23 +28,24 @@ cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
 cudaError_t CUDARTAPI cudaDeviceGetByPCIBusId(int* device, const char* text) {
   return call_without_context([&] { return driver().cuDeviceGetByPCIBusId(device, text); });
 }
-cudaError_t CUDARTAPI cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr which, int from, int to) {
+cudaError_t CUDARTAPI cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attr, int src_device, int dst_device) {
+  return call_without_context([&] {
+    return driver().cuDeviceGetP2PAttribute(value, static_cast<CUdevice_P2PAttribute>(attr), src_device, dst_device);
+  });
+}
+cudaError_t CUDARTAPI cudaDeviceGetLimit(std::size_t* value, cudaLimit limit) {
+  return call([&] { return driver().cuCtxGetLimit(value, static_cast<CUlimit>(limit)); });
+}
+cudaError_t CUDARTAPI cudaDeviceSetLimit(cudaLimit limit, std::size_t value) {
+  return call([&] { return driver().cuCtxSetLimit(static_cast<CUlimit>(limit), value); });
+}
+cudaError_t CUDARTAPI cudaDeviceGetGraphMemAttribute(int device, cudaGraphMemAttributeType attr, void* value) {
   return call_without_context(
-      [&] { return driver().cuDeviceGetP2PAttribute(value, static_cast<CUdevice_P2PAttribute>(which), from, to); });
+      [&] { return driver().cuDeviceGetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(attr), value); });
 }
-cudaError_t CUDARTAPI cudaDeviceGetLimit(std::size_t* value, cudaLimit which) {
-  return call([&] { return driver().cuCtxGetLimit(value, static_cast<CUlimit>(which)); });
-}
-cudaError_t CUDARTAPI cudaDeviceSetLimit(cudaLimit which, std::size_t value) {
-  return call([&] { return driver().cuCtxSetLimit(static_cast<CUlimit>(which), value); });
-}
-cudaError_t CUDARTAPI cudaDeviceGetGraphMemAttribute(int device, cudaGraphMemAttributeType which, void* value) {
+cudaError_t CUDARTAPI cudaDeviceSetGraphMemAttribute(int device, cudaGraphMemAttributeType attr, void* value) {
   return call_without_context(
-      [&] { return driver().cuDeviceGetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(which), value); });
-}
-cudaError_t CUDARTAPI cudaDeviceSetGraphMemAttribute(int device, cudaGraphMemAttributeType which, void* value) {
-  return call_without_context(
-      [&] { return driver().cuDeviceSetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(which), value); });
+      [&] { return driver().cuDeviceSetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(attr), value); });
 }
 cudaError_t CUDARTAPI cudaDeviceGraphMemTrim(int device) {
   return call_without_context([&] { return driver().cuDeviceGraphMemTrim(device); });
@@ -53,26 +55,26 @@ cudaError_t CUDARTAPI cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
 
 // --- memory of the host, of other processes, of pools ---------------------------------------------------------------
 
-cudaError_t CUDARTAPI cudaHostRegister(void* at, std::size_t bytes, unsigned int flags) {
-  return call([&] { return driver().cuMemHostRegister(at, bytes, flags); });
+cudaError_t CUDARTAPI cudaHostRegister(void* ptr, std::size_t bytes, unsigned int flags) {
+  return call([&] { return driver().cuMemHostRegister(ptr, bytes, flags); });
 }
-cudaError_t CUDARTAPI cudaHostUnregister(void* at) {
-  return call([&] { return driver().cuMemHostUnregister(at); });
+cudaError_t CUDARTAPI cudaHostUnregister(void* ptr) {
+  return call([&] { return driver().cuMemHostUnregister(ptr); });
 }
-cudaError_t CUDARTAPI cudaHostGetFlags(unsigned int* flags, void* at) {
-  return call([&] { return driver().cuMemHostGetFlags(flags, at); });
+cudaError_t CUDARTAPI cudaHostGetFlags(unsigned int* flags, void* p_host) {
+  return call([&] { return driver().cuMemHostGetFlags(flags, p_host); });
 }
-cudaError_t CUDARTAPI cudaIpcOpenMemHandle(void** p, cudaIpcMemHandle_t handle, unsigned int flags) {
+cudaError_t CUDARTAPI cudaIpcOpenMemHandle(void** dev_ptr, cudaIpcMemHandle_t handle, unsigned int flags) {
   return call([&] {
     CUipcMemHandle of_driver;
     std::memcpy(&of_driver, &handle, sizeof of_driver);
-    CUdeviceptr at = 0;
-    const CUresult done = driver().cuIpcOpenMemHandle(&at, of_driver, flags);
-    return address_into(p, done, at);
+    CUdeviceptr address = 0;
+    const CUresult done = driver().cuIpcOpenMemHandle(&address, of_driver, flags);
+    return address_into(dev_ptr, done, address);
   });
 }
-cudaError_t CUDARTAPI cudaIpcCloseMemHandle(void* p) {
-  return call([&] { return driver().cuIpcCloseMemHandle(number_of(p)); });
+cudaError_t CUDARTAPI cudaIpcCloseMemHandle(void* dev_ptr) {
+  return call([&] { return driver().cuIpcCloseMemHandle(number_of(dev_ptr)); });
 }
 cudaError_t CUDARTAPI cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
   return call([&] { return driver().cuIpcGetEventHandle(reinterpret_cast<CUipcEventHandle*>(handle), event); });
@@ -116,10 +118,10 @@ cudaError_t CUDARTAPI cudaMemcpyToSymbolAsync(const void* symbol, const void*, s
                                               cudaStream_t) {
   return remember(symbol == nullptr ? cudaErrorInvalidSymbol : cudaSuccess);
 }
-cudaError_t CUDARTAPI cudaMemcpyFromSymbol(void* to, const void* symbol, std::size_t bytes, std::size_t,
+cudaError_t CUDARTAPI cudaMemcpyFromSymbol(void* dst, const void* symbol, std::size_t bytes, std::size_t,
                                            cudaMemcpyKind kind) {
   if (symbol == nullptr) return remember(cudaErrorInvalidSymbol);
-  if (kind == cudaMemcpyDeviceToHost) std::memset(to, 0, bytes);
+  if (kind == cudaMemcpyDeviceToHost) std::memset(dst, 0, bytes);
   return cudaSuccess;
 }
 
@@ -150,18 +152,18 @@ cudaError_t CUDARTAPI cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t l
 cudaError_t CUDARTAPI cudaLibraryGetKernelCount(unsigned int* count, cudaLibrary_t library) {
   return call([&] { return driver().cuLibraryGetKernelCount(count, reinterpret_cast<CUlibrary>(library)); });
 }
-cudaError_t CUDARTAPI cudaLibraryGetGlobal(void** p, std::size_t* bytes, cudaLibrary_t library, const char* name) {
+cudaError_t CUDARTAPI cudaLibraryGetGlobal(void** dptr, std::size_t* bytes, cudaLibrary_t library, const char* name) {
   return call([&] {
-    CUdeviceptr at = 0;
-    const CUresult done = driver().cuLibraryGetGlobal(&at, bytes, reinterpret_cast<CUlibrary>(library), name);
-    return address_into(p, done, at);
+    CUdeviceptr address = 0;
+    const CUresult done = driver().cuLibraryGetGlobal(&address, bytes, reinterpret_cast<CUlibrary>(library), name);
+    return address_into(dptr, done, address);
   });
 }
-cudaError_t CUDARTAPI cudaLibraryGetManaged(void** p, std::size_t* bytes, cudaLibrary_t library, const char* name) {
+cudaError_t CUDARTAPI cudaLibraryGetManaged(void** dptr, std::size_t* bytes, cudaLibrary_t library, const char* name) {
   return call([&] {
-    CUdeviceptr at = 0;
-    const CUresult done = driver().cuLibraryGetManaged(&at, bytes, reinterpret_cast<CUlibrary>(library), name);
-    return address_into(p, done, at);
+    CUdeviceptr address = 0;
+    const CUresult done = driver().cuLibraryGetManaged(&address, bytes, reinterpret_cast<CUlibrary>(library), name);
+    return address_into(dptr, done, address);
   });
 }
 cudaError_t CUDARTAPI cudaKernelSetAttributeForDevice(cudaKernel_t, cudaFuncAttribute, int, int) { return cudaSuccess; }
@@ -185,22 +187,26 @@ ON_STREAM(cudaStreamUpdateCaptureDependencies, _ptsz,
           (cudaStream_t stream, cudaGraphNode_t* nodes, const cudaGraphEdgeData* edges, std::size_t count,
            unsigned int flags),
           {
-            return on.cuStreamUpdateCaptureDependencies(stream, nodes, reinterpret_cast<const CUgraphEdgeData*>(edges),
-                                                        count, flags);
+            return table.cuStreamUpdateCaptureDependencies(
+                stream, nodes, reinterpret_cast<const CUgraphEdgeData*>(edges), count, flags);
           })
 #else
 ON_STREAM(cudaStreamUpdateCaptureDependencies, _ptsz,
           (cudaStream_t stream, cudaGraphNode_t* nodes, std::size_t count, unsigned int flags),
-          { return on.cuStreamUpdateCaptureDependencies(stream, nodes, nullptr, count, flags); })
+          { return table.cuStreamUpdateCaptureDependencies(stream, nodes, nullptr, count, flags); })
 #endif
 ON_STREAM(cudaGraphUpload, _ptsz, (cudaGraphExec_t exec, cudaStream_t stream),
-          { return on.cuGraphUpload(exec, stream); })
+          { return table.cuGraphUpload(exec, stream); })
 #if CUDART_VERSION >= 13000
 ON_STREAM(cudaMemPrefetchAsync, _ptsz,
           (const void* /*p*/, std::size_t /*bytes*/, cudaMemLocation /*to*/, unsigned int /*flags*/,
            cudaStream_t stream),
-          { return on.cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; })
+          {
+            return table.cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+          })
 #else
 ON_STREAM(cudaMemPrefetchAsync, _ptsz, (const void* /*p*/, std::size_t /*bytes*/, int /*device*/, cudaStream_t stream),
-          { return on.cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; })
+          {
+            return table.cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+          })
 #endif

@@ -20,7 +20,7 @@ struct fat_binary {
 };
 
 struct host_function {
-  fat_binary* from = nullptr;
+  fat_binary* binary = nullptr;
   std::string name;
   CUkernel kernel = nullptr;  ///< null: not asked for yet
 };
@@ -51,12 +51,12 @@ cudaError_t kernel_of(const void* function, CUkernel* kernel) {
   host_function& f = found->second;
   if (f.kernel == nullptr) {
     if (const cudaError_t e = initialise(); e != cudaSuccess) return e;
-    if (f.from->library == nullptr) {
+    if (f.binary->library == nullptr) {
       const CUresult e =
-          driver().cuLibraryLoadData(&f.from->library, f.from->image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+          driver().cuLibraryLoadData(&f.binary->library, f.binary->image, nullptr, nullptr, 0, nullptr, nullptr, 0);
       if (e != CUDA_SUCCESS) return error_of(e);
     }
-    const CUresult e = driver().cuLibraryGetKernel(&f.kernel, f.from->library, f.name.c_str());
+    const CUresult e = driver().cuLibraryGetKernel(&f.kernel, f.binary->library, f.name.c_str());
     if (e != CUDA_SUCCESS) return error_of(e);
   }
   *kernel = f.kernel;
@@ -79,16 +79,17 @@ cudaError_t launch_function(bool per_thread, const void* function, dim3 grid, di
   return launch(per_thread, kernel, grid, block, arguments, shared_bytes, stream);
 }
 
-cudaError_t launch_with(bool per_thread, const cudaLaunchConfig_t& c, const void* function, void** arguments) {
-  return launch_function(per_thread, function, c.gridDim, c.blockDim, arguments, c.dynamicSmemBytes, c.stream);
+cudaError_t launch_with(bool per_thread, const cudaLaunchConfig_t& config, const void* function, void** arguments) {
+  return launch_function(per_thread, function, config.gridDim, config.blockDim, arguments, config.dynamicSmemBytes,
+                         config.stream);
 }
 
 /// Of the current device.
-int attribute(CUdevice_attribute which) {
+int attribute(CUdevice_attribute attrib) {
   CUdevice device = 0;
   int value = 0;
   static_cast<void>(driver().cuCtxGetDevice(&device));
-  static_cast<void>(driver().cuDeviceGetAttribute(&value, which, device));
+  static_cast<void>(driver().cuDeviceGetAttribute(&value, attrib, device));
   return value;
 }
 
@@ -108,8 +109,8 @@ void CUDARTAPI __cudaUnregisterFatBinary(void** handle) {
   registry& r = the_registry();
   {
     const std::lock_guard lock{r.mutex};
-    for (auto it = r.functions.begin(); it != r.functions.end();) {
-      it = it->second.from == gone ? r.functions.erase(it) : std::next(it);
+    for (auto entry = r.functions.begin(); entry != r.functions.end();) {
+      entry = entry->second.binary == gone ? r.functions.erase(entry) : std::next(entry);
     }
   }
   delete gone;
@@ -169,28 +170,29 @@ cudaError_t CUDARTAPI cudaLaunchKernel_ptsz(const void* function, dim3 grid, dim
                                             std::size_t shared_bytes, cudaStream_t stream) {
   return launch_function(true, function, grid, block, arguments, shared_bytes, stream);
 }
-cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* function, void** arguments) {
-  return launch_with(false, *c, function, arguments);
+cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+  return launch_with(false, *config, function, arguments);
 }
-cudaError_t CUDARTAPI cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t* c, const void* function, void** arguments) {
-  return launch_with(true, *c, function, arguments);
+cudaError_t CUDARTAPI cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t* config, const void* function,
+                                               void** arguments) {
+  return launch_with(true, *config, function, arguments);
 }
 
 // --- what is known of a kernel: nothing of its code, so plausible figures --------------------------------------------
 
-cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* a, const void* function) {
+cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* attr, const void* function) {
   CUkernel kernel = nullptr;
   if (const cudaError_t e = kernel_of(function, &kernel); e != cudaSuccess) return remember(e);
-  *a = {};
-  a->maxThreadsPerBlock = 1024;
-  a->numRegs = 32;
-  a->maxDynamicSharedSizeBytes = 48 << 10;
+  *attr = {};
+  attr->maxThreadsPerBlock = 1024;
+  attr->numRegs = 32;
+  attr->maxDynamicSharedSizeBytes = 48 << 10;
   return call([&] {
     CUdevice device = 0;
     static_cast<void>(driver().cuCtxGetDevice(&device));
     const CUresult e =
-        driver().cuKernelGetAttribute(&a->binaryVersion, CU_FUNC_ATTRIBUTE_BINARY_VERSION, kernel, device);
-    a->ptxVersion = a->binaryVersion;
+        driver().cuKernelGetAttribute(&attr->binaryVersion, CU_FUNC_ATTRIBUTE_BINARY_VERSION, kernel, device);
+    attr->ptxVersion = attr->binaryVersion;
     return e;
   });
 }

@@ -17,21 +17,21 @@ void run_callback(void* data) {
   delete c;
 }
 
-CUresult add_callback(const driver_table& on, cudaStream_t stream, cudaStreamCallback_t function, void* data) {
+CUresult add_callback(const driver_table& table, cudaStream_t stream, cudaStreamCallback_t function, void* data) {
   auto* const c = new callback{function, data, stream};
-  const CUresult e = on.cuLaunchHostFunc(stream, run_callback, c);
+  const CUresult e = table.cuLaunchHostFunc(stream, run_callback, c);
   if (e != CUDA_SUCCESS) delete c;
   return e;
 }
 
-CUresult capture_info(const driver_table& on, cudaStream_t stream, cudaStreamCaptureStatus* status,
+CUresult capture_info(const driver_table& table, cudaStream_t stream, cudaStreamCaptureStatus* status,
                       unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
                       const cudaGraphEdgeData** edges, std::size_t* count) {
-  CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUstreamCaptureStatus capture_status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t capture = 0;
   if (edges != nullptr) *edges = nullptr;
-  const CUresult e = on.cuStreamGetCaptureInfo(stream, &now, &capture, graph, dependencies, count);
-  *status = static_cast<cudaStreamCaptureStatus>(now);
+  const CUresult e = table.cuStreamGetCaptureInfo(stream, &capture_status, &capture, graph, dependencies, count);
+  *status = static_cast<cudaStreamCaptureStatus>(capture_status);
   if (id != nullptr) *id = capture;
   return e;
 }
@@ -107,48 +107,49 @@ cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t exec) {
 
 }  // extern "C"
 
-ON_STREAM(cudaStreamSynchronize, _ptsz, (cudaStream_t stream), { return on.cuStreamSynchronize(stream); })
-ON_STREAM(cudaStreamQuery, _ptsz, (cudaStream_t stream), { return on.cuStreamQuery(stream); })
+ON_STREAM(cudaStreamSynchronize, _ptsz, (cudaStream_t stream), { return table.cuStreamSynchronize(stream); })
+ON_STREAM(cudaStreamQuery, _ptsz, (cudaStream_t stream), { return table.cuStreamQuery(stream); })
 ON_STREAM(cudaStreamWaitEvent, _ptsz, (cudaStream_t stream, cudaEvent_t event, unsigned int flags),
-          { return on.cuStreamWaitEvent(stream, event, flags); })
+          { return table.cuStreamWaitEvent(stream, event, flags); })
 ON_STREAM(cudaStreamGetId, _ptsz, (cudaStream_t stream, unsigned long long* id),
-          { return on.cuStreamGetId(stream, id); })
+          { return table.cuStreamGetId(stream, id); })
 ON_STREAM(cudaStreamGetFlags, _ptsz, (cudaStream_t stream, unsigned int* flags),
-          { return on.cuStreamGetFlags(stream, flags); })
+          { return table.cuStreamGetFlags(stream, flags); })
 ON_STREAM(cudaStreamGetPriority, _ptsz, (cudaStream_t stream, int* priority),
-          { return on.cuStreamGetPriority(stream, priority); })
-ON_STREAM(cudaEventRecord, _ptsz, (cudaEvent_t event, cudaStream_t stream), { return on.cuEventRecord(event, stream); })
+          { return table.cuStreamGetPriority(stream, priority); })
+ON_STREAM(cudaEventRecord, _ptsz, (cudaEvent_t event, cudaStream_t stream),
+          { return table.cuEventRecord(event, stream); })
 ON_STREAM(cudaEventRecordWithFlags, _ptsz, (cudaEvent_t event, cudaStream_t stream, unsigned int flags),
-          { return flags == 0 ? on.cuEventRecord(event, stream) : CUDA_ERROR_NOT_SUPPORTED; })
+          { return flags == 0 ? table.cuEventRecord(event, stream) : CUDA_ERROR_NOT_SUPPORTED; })
 ON_STREAM(cudaStreamAddCallback, _ptsz,
           (cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned int /*flags*/),
-          { return add_callback(on, stream, function, data); })
+          { return add_callback(table, stream, function, data); })
 ON_STREAM(cudaLaunchHostFunc, _ptsz, (cudaStream_t stream, cudaHostFn_t function, void* data),
-          { return on.cuLaunchHostFunc(stream, function, data); })
+          { return table.cuLaunchHostFunc(stream, function, data); })
 ON_STREAM(cudaStreamBeginCapture, _ptsz, (cudaStream_t stream, cudaStreamCaptureMode mode),
-          { return on.cuStreamBeginCapture(stream, static_cast<CUstreamCaptureMode>(mode)); })
+          { return table.cuStreamBeginCapture(stream, static_cast<CUstreamCaptureMode>(mode)); })
 ON_STREAM(cudaStreamEndCapture, _ptsz, (cudaStream_t stream, cudaGraph_t* graph),
-          { return on.cuStreamEndCapture(stream, graph); })
+          { return table.cuStreamEndCapture(stream, graph); })
 ON_STREAM(cudaStreamIsCapturing, _ptsz, (cudaStream_t stream, cudaStreamCaptureStatus* status), {
-  CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult e = on.cuStreamIsCapturing(stream, &now);
-  *status = static_cast<cudaStreamCaptureStatus>(now);
+  CUstreamCaptureStatus capture_status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult e = table.cuStreamIsCapturing(stream, &capture_status);
+  *status = static_cast<cudaStreamCaptureStatus>(capture_status);
   return e;
 })
 #if CUDART_VERSION >= 13000
 ON_STREAM(cudaStreamGetCaptureInfo, _ptsz,
           (cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
            const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges, std::size_t* count),
-          { return capture_info(on, stream, status, id, graph, dependencies, edges, count); })
+          { return capture_info(table, stream, status, id, graph, dependencies, edges, count); })
 #else
 ON_STREAM(cudaStreamGetCaptureInfo_v2, _ptsz,
           (cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
            const cudaGraphNode_t** dependencies, std::size_t* count),
-          { return capture_info(on, stream, status, id, graph, dependencies, nullptr, count); })
+          { return capture_info(table, stream, status, id, graph, dependencies, nullptr, count); })
 ON_STREAM(cudaStreamGetCaptureInfo_v3, _ptsz,
           (cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
            const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges, std::size_t* count),
-          { return capture_info(on, stream, status, id, graph, dependencies, edges, count); })
+          { return capture_info(table, stream, status, id, graph, dependencies, edges, count); })
 #endif
 ON_STREAM(cudaGraphLaunch, _ptsz, (cudaGraphExec_t exec, cudaStream_t stream),
-          { return on.cuGraphLaunch(exec, stream); })
+          { return table.cuGraphLaunch(exec, stream); })

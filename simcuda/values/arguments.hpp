@@ -14,11 +14,11 @@ namespace gpumem::values {
 
 /// Of a tensor, a list of tensors, or a list with missing ones.
 template <typename Use>
-void for_each_tensor(const c10::IValue& in, Use&& use) {
-  if (in.isTensor()) {
-    if (in.toTensor().defined()) use(in.toTensor());
-  } else if (in.isList()) {
-    const auto list = in.toListRef();
+void for_each_tensor(const c10::IValue& value, Use&& use) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) use(value.toTensor());
+  } else if (value.isList()) {
+    const auto list = value.toListRef();
     for (const c10::IValue& each : list) {
       if (each.isTensor() && each.toTensor().defined()) use(each.toTensor());
     }
@@ -33,7 +33,7 @@ inline bool is_computable(const at::Tensor& tensor) {
 }
 
 /// What can be computed of the call. False: nothing.
-inline bool select(const c10::IValue* arguments, std::size_t count, bool on_lists, selection& out) {
+inline bool select(const c10::IValue* arguments, std::size_t count, bool on_lists, selection& selected) {
   if (on_lists) {
     if (count == 0 || !arguments[0].isList()) return false;
     const std::size_t length = arguments[0].toListRef().size();
@@ -46,7 +46,7 @@ inline bool select(const c10::IValue* arguments, std::size_t count, bool on_list
       for (std::size_t k = 0; k < length; ++k) chosen[k] = chosen[k] && is_computable(list[k].toTensor());
     }
     if (std::find(chosen.begin(), chosen.end(), true) == chosen.end()) return false;
-    out = std::move(chosen);
+    selected = std::move(chosen);
     return true;
   }
   bool all = true;
@@ -73,16 +73,16 @@ inline bool keep_true_ones(const std::vector<c10::IValue>& arguments, selection&
 
 /// The first tensor on a card; undefined: none is.
 inline at::Tensor first_on_card(const std::vector<c10::IValue>& arguments) {
-  at::Tensor out;
+  at::Tensor first;
   for (const c10::IValue& argument : arguments) {
     for_each_tensor(argument, [&](const at::Tensor& each) {
-      if (!out.defined() && is_on_card(each)) out = each;
+      if (!first.defined() && is_on_card(each)) first = each;
     });
   }
-  return out;
+  return first;
 }
 
-inline at::Tensor for_host(const at::Tensor& of) { return is_on_card(of) ? host_view(of) : of; }
+inline at::Tensor for_host(const at::Tensor& tensor) { return is_on_card(tensor) ? host_view(tensor) : tensor; }
 
 /// The argument for the CPU: tensors over the same memory, lists with the chosen elements alone.
 inline c10::IValue for_host(const c10::IValue& value, const selection& chosen) {
@@ -93,14 +93,14 @@ inline c10::IValue for_host(const c10::IValue& value, const selection& chosen) {
   const bool tensors = std::any_of(list.begin(), list.end(), [](const c10::IValue& each) { return each.isTensor(); });
   const bool filtered = chosen.has_value() && list.size() == chosen->size();
   if (!tensors && !filtered) return value;
-  c10::impl::GenericList out{value.toList().elementType()};
+  c10::impl::GenericList elements{value.toList().elementType()};
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (filtered && !(*chosen)[i]) continue;
     const c10::IValue& each = list[i];
     const bool tensor = each.isTensor() && each.toTensor().defined();
-    out.push_back(tensor ? c10::IValue{for_host(each.toTensor())} : each);
+    elements.push_back(tensor ? c10::IValue{for_host(each.toTensor())} : each);
   }
-  return out;
+  return elements;
 }
 
 /// The largest index that each integer tensor of the arguments may have, where the operation's schema tells: what is
@@ -128,16 +128,16 @@ inline std::uint64_t clamp_indices(const c10::FunctionSchema& schema, const std:
       const std::int64_t limit = flat ? self.numel() : self.dim() > 0 ? self.size(dimension) : 1;
       host[i] = clamp(host[i].toTensor(), originals[i].toTensor(), limit);
     } else if (name == "indices" && host[i].isList()) {
-      c10::impl::GenericList out{host[i].toList().elementType()};
+      c10::impl::GenericList clamped{host[i].toList().elementType()};
       const auto list = host[i].toListRef();
       for (std::size_t k = 0; k < list.size(); ++k) {
         const bool tensor = list[k].isTensor() && list[k].toTensor().defined();
         const std::int64_t limit =
             static_cast<std::int64_t>(k) < self.dim() ? self.size(static_cast<std::int64_t>(k)) : 0;
-        out.push_back(tensor ? c10::IValue{clamp(list[k].toTensor(), originals[i].toListRef()[k].toTensor(), limit)}
-                             : list[k]);
+        clamped.push_back(tensor ? c10::IValue{clamp(list[k].toTensor(), originals[i].toListRef()[k].toTensor(), limit)}
+                                 : list[k]);
       }
-      host[i] = out;
+      host[i] = clamped;
     }
   }
   return changed;

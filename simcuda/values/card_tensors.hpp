@@ -15,36 +15,36 @@ namespace gpumem::values {
 inline std::int64_t bound_elements = 0;  ///< of tensors whose values are computed
 
 /// One whose bytes can be seen: not sparse, quantised, nested or a compiler's.
-inline bool is_plain(const at::Tensor& of) {
-  return of.layout() == at::kStrided && !of.is_quantized() && of.unsafeGetTensorImpl()->has_storage() &&
-         !of.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+inline bool is_plain(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && !tensor.is_quantized() && tensor.unsafeGetTensorImpl()->has_storage() &&
+         !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
-inline bool is_on_card(const at::Tensor& of) { return of.defined() && of.is_cuda(); }
-inline bool is_small(const at::Tensor& of) { return of.numel() <= bound_elements; }
+inline bool is_on_card(const at::Tensor& tensor) { return tensor.defined() && tensor.is_cuda(); }
+inline bool is_small(const at::Tensor& tensor) { return tensor.numel() <= bound_elements; }
 
 /// Over the same memory.
-inline at::Tensor host_view(const at::Tensor& of) {
-  at::Tensor out = at::from_blob(of.data_ptr(), of.sizes(), of.strides(),
-                                 at::TensorOptions().dtype(of.scalar_type()).device(at::kCPU));
-  if (of.is_conj()) out._set_conj(true);
-  if (of.is_neg()) out._set_neg(true);
-  return out;
+inline at::Tensor host_view(const at::Tensor& tensor) {
+  at::Tensor view = at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(),
+                                  at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU));
+  if (tensor.is_conj()) view._set_conj(true);
+  if (tensor.is_neg()) view._set_neg(true);
+  return view;
 }
 
 /// The tensor's bytes as runs: (address, bytes). A tensor without gaps is one run.
 template <typename Use>
-void for_each_run(const at::Tensor& of, Use&& use) {
-  if (of.numel() == 0) return;
-  const auto begin = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.data_ptr()));
-  const auto element = static_cast<std::uint64_t>(of.element_size());
-  if (of.is_non_overlapping_and_dense()) {
-    use(begin, static_cast<std::uint64_t>(of.numel()) * element);
+void for_each_run(const at::Tensor& tensor, Use&& use) {
+  if (tensor.numel() == 0) return;
+  const auto begin = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(tensor.data_ptr()));
+  const auto element = static_cast<std::uint64_t>(tensor.element_size());
+  if (tensor.is_non_overlapping_and_dense()) {
+    use(begin, static_cast<std::uint64_t>(tensor.numel()) * element);
     return;
   }
   // The inner dimensions that lie densely are one run; the others are counted through.
   std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, size
-  for (std::int64_t i = 0; i < of.dim(); ++i) {
-    if (of.size(i) != 1 && of.stride(i) != 0) dims.emplace_back(of.stride(i), of.size(i));
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) != 1 && tensor.stride(i) != 0) dims.emplace_back(tensor.stride(i), tensor.size(i));
   }
   std::sort(dims.begin(), dims.end());
   std::int64_t dense = 1;
@@ -52,9 +52,9 @@ void for_each_run(const at::Tensor& of, Use&& use) {
   while (outer < dims.size() && dims[outer].first == dense) dense *= dims[outer++].second;
   std::vector<std::int64_t> index(dims.size(), 0);
   for (;;) {
-    std::int64_t at = 0;
-    for (std::size_t i = outer; i < dims.size(); ++i) at += index[i] * dims[i].first;
-    use(begin + static_cast<std::uint64_t>(at) * element, static_cast<std::uint64_t>(dense) * element);
+    std::int64_t offset = 0;
+    for (std::size_t i = outer; i < dims.size(); ++i) offset += index[i] * dims[i].first;
+    use(begin + static_cast<std::uint64_t>(offset) * element, static_cast<std::uint64_t>(dense) * element);
     std::size_t next = outer;
     while (next < dims.size() && ++index[next] == dims[next].second) index[next++] = 0;
     if (next == dims.size()) return;
@@ -62,11 +62,11 @@ void for_each_run(const at::Tensor& of, Use&& use) {
 }
 
 /// From its first byte to its last.
-inline std::pair<std::uint64_t, std::uint64_t> extent(const at::Tensor& of) {
-  const auto begin = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.data_ptr()));
+inline std::pair<std::uint64_t, std::uint64_t> extent(const at::Tensor& tensor) {
+  const auto begin = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(tensor.data_ptr()));
   std::int64_t last = 0;
-  for (std::int64_t i = 0; i < of.dim(); ++i) last += (of.size(i) - 1) * of.stride(i);
-  return {begin, static_cast<std::uint64_t>(last + 1) * static_cast<std::uint64_t>(of.element_size())};
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  return {begin, static_cast<std::uint64_t>(last + 1) * static_cast<std::uint64_t>(tensor.element_size())};
 }
 
 /// What marks of values there are; see driver/value_marks.hpp.
@@ -75,24 +75,24 @@ struct mark {
   bool zero_due = false;
 };
 
-inline void set_marks(const at::Tensor& of, mark value) {
-  if (!is_on_card(of) || !is_plain(of) || of.numel() == 0 || of.data_ptr() == nullptr) return;
-  if (!is_small(of) && !of.is_non_overlapping_and_dense()) {
+inline void set_marks(const at::Tensor& tensor, mark value) {
+  if (!is_on_card(tensor) || !is_plain(tensor) || tensor.numel() == 0 || tensor.data_ptr() == nullptr) return;
+  if (!is_small(tensor) && !tensor.is_non_overlapping_and_dense()) {
     // Too many runs: nothing of what lies in between is true any more, and all bytes stay.
-    const auto [at, bytes] = extent(of);
+    const auto [at, bytes] = extent(tensor);
     driver().mark_values(at, bytes, 0, 0);
     return;
   }
-  for_each_run(of, [&](std::uint64_t at, std::uint64_t bytes) {
-    driver().mark_values(at, bytes, value.computed ? 1 : 0, value.zero_due ? 1 : 0);
+  for_each_run(tensor, [&](std::uint64_t address, std::uint64_t bytes) {
+    driver().mark_values(address, bytes, value.computed ? 1 : 0, value.zero_due ? 1 : 0);
   });
 }
 
 /// Before its bytes are read. False: some of them are untrue.
-inline bool make_readable(const at::Tensor& of) {
+inline bool make_readable(const at::Tensor& tensor) {
   bool all_true = true;
-  for_each_run(of, [&](std::uint64_t at, std::uint64_t bytes) {
-    all_true = driver().write_due_zeros(at, bytes) != 0 && all_true;
+  for_each_run(tensor, [&](std::uint64_t address, std::uint64_t bytes) {
+    all_true = driver().write_due_zeros(address, bytes) != 0 && all_true;
   });
   return all_true;
 }

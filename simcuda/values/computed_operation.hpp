@@ -86,8 +86,10 @@ class computed_operation final : public c10::OperatorKernel {
     });
   }
 
-  static const void* storage_of(const at::Tensor& of) {
-    return is_on_card(of) && is_plain(of) ? of.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+  static const void* storage_of(const at::Tensor& tensor) {
+    return is_on_card(tensor) && is_plain(tensor)
+               ? tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()
+               : nullptr;
   }
 
   /// The result of an operation that is not computed: as if it were zero, and untrue.
@@ -131,20 +133,21 @@ class computed_operation final : public c10::OperatorKernel {
 
   void copy(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, stack_of_values* stack,
             const c10::IValue* arguments) const {
-    const at::Tensor to = arguments[0].toTensor();
-    const at::Tensor from = arguments[1].toTensor();
+    const at::Tensor target = arguments[0].toTensor();
+    const at::Tensor source = arguments[1].toTensor();
     run_original(operation, keys, stack);
-    if (!is_on_card(to) || !is_on_card(from) || !is_plain(to) || !is_plain(from)) return;
-    const bool by_driver = to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && to.is_contiguous() &&
-                           from.is_contiguous() && to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
-    if (by_driver || to.is_same(from)) return;
-    if (!is_small(to) || !is_small(from) || driver().anything_captures() != 0) {
-      return set_marks(to, {false, to.is_non_overlapping_and_dense()});
+    if (!is_on_card(target) || !is_on_card(source) || !is_plain(target) || !is_plain(source)) return;
+    const bool by_driver = target.scalar_type() == source.scalar_type() && target.sizes() == source.sizes() &&
+                           target.is_contiguous() && source.is_contiguous() && target.is_conj() == source.is_conj() &&
+                           target.is_neg() == source.is_neg();
+    if (by_driver || target.is_same(source)) return;
+    if (!is_small(target) || !is_small(source) || driver().anything_captures() != 0) {
+      return set_marks(target, {false, target.is_non_overlapping_and_dense()});
     }
     const host_scope host;
-    const bool is_true = make_readable(from);
-    host_view(to).copy_(host_view(from));
-    set_marks(to, {is_true, false});
+    const bool is_true = make_readable(source);
+    host_view(target).copy_(host_view(source));
+    set_marks(target, {is_true, false});
     ++computed_here;
   }
 
@@ -170,26 +173,26 @@ class computed_operation final : public c10::OperatorKernel {
   /// Arguments that are changed in place, as they were: the original may have changed some of them by operations of its
   /// own, and the change is to be applied once.
   std::vector<std::pair<at::Tensor, at::Tensor>> keep_changed(const std::vector<c10::IValue>& arguments) const {
-    std::vector<std::pair<at::Tensor, at::Tensor>> out;
+    std::vector<std::pair<at::Tensor, at::Tensor>> kept;
     for (const written_argument& each : written_) {
       if (each.is_result || on_lists_) continue;
       for_each_tensor(arguments[each.index], [&](const at::Tensor& tensor) {
         if (is_on_card(tensor) && is_computable(tensor) && tensor.numel() != 0) {
-          out.emplace_back(tensor, host_view(tensor).clone());
+          kept.emplace_back(tensor, host_view(tensor).clone());
         }
       });
     }
-    return out;
+    return kept;
   }
 
   std::vector<c10::IValue> host_arguments(const std::vector<c10::IValue>& arguments, const selection& chosen,
                                           std::uint64_t seed) const {
-    std::vector<c10::IValue> out;
-    out.reserve(arguments.size());
-    for (const c10::IValue& each : arguments) out.push_back(for_host(each, chosen));
-    if (generator_ >= 0) out[static_cast<std::size_t>(generator_)] = host_generator(seed);
-    if (pinned_ >= 0) out[static_cast<std::size_t>(pinned_)] = c10::IValue{};
-    return out;
+    std::vector<c10::IValue> converted;
+    converted.reserve(arguments.size());
+    for (const c10::IValue& each : arguments) converted.push_back(for_host(each, chosen));
+    if (generator_ >= 0) converted[static_cast<std::size_t>(generator_)] = host_generator(seed);
+    if (pinned_ >= 0) converted[static_cast<std::size_t>(pinned_)] = c10::IValue{};
+    return converted;
   }
 
   /// On the CPU. False: it has no such kernel, or refuses the arguments.
@@ -227,14 +230,14 @@ class computed_operation final : public c10::OperatorKernel {
   }
 
   static void drop(stack_of_values& stack, std::uint64_t seed) {
-    const at::Tensor from = stack[0].toTensor();
+    const at::Tensor input = stack[0].toTensor();
     const double chance = stack[1].toDouble();
     const bool training = stack[2].isNone() || stack[2].toBool();
-    const at::Tensor kept = at::empty(from.sizes(), from.options().dtype(at::kBool));
+    const at::Tensor kept = at::empty(input.sizes(), input.options().dtype(at::kBool));
     kept.bernoulli_(training ? 1 - chance : 1, host_generator(seed));
     const double scale = !training || chance >= 1 ? 1 : 1 / (1 - chance);
-    at::Tensor out = from.mul(kept).mul(scale);
-    stack.assign({c10::IValue{std::move(out)}, c10::IValue{kept}});
+    at::Tensor output = input.mul(kept).mul(scale);
+    stack.assign({c10::IValue{std::move(output)}, c10::IValue{kept}});
   }
 
   void compute(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, stack_of_values* stack,
@@ -342,42 +345,42 @@ class computed_operation final : public c10::OperatorKernel {
     const auto& returns = operation.schema().returns();
     for (std::size_t i = 0; i < returns.size(); ++i) {
       if (returns[i].alias_info() != nullptr) continue;
-      c10::IValue& out = stack[stack.size() - returns.size() + i];
+      c10::IValue& output = stack[stack.size() - returns.size() + i];
       const c10::IValue* const result = done ? &results[results.size() - returns.size() + i] : nullptr;
-      if (out.isTensor()) {
+      if (output.isTensor()) {
         const bool given = result != nullptr && result->isTensor();
-        put(out, given ? result->toTensor() : at::Tensor{}, is_true);
-      } else if (out.isTensorList()) {
-        put_list(out, result, chosen, is_true);
+        put(output, given ? result->toTensor() : at::Tensor{}, is_true);
+      } else if (output.isTensorList()) {
+        put_list(output, result, chosen, is_true);
       }
     }
   }
 
-  void put(c10::IValue& out, const at::Tensor& result, bool is_true) const {
-    at::Tensor to = out.toTensor();
-    if (!is_on_card(to) || !is_plain(to)) return;
-    if (result.defined() && to.sizes() != result.sizes() && sized_by_values_) {
-      to = at::empty(result.sizes(), result.options().device(to.device()));
-      out = to;
+  void put(c10::IValue& output, const at::Tensor& result, bool is_true) const {
+    at::Tensor target = output.toTensor();
+    if (!is_on_card(target) || !is_plain(target)) return;
+    if (result.defined() && target.sizes() != result.sizes() && sized_by_values_) {
+      target = at::empty(result.sizes(), result.options().device(target.device()));
+      output = target;
     }
-    const bool fits = result.defined() && to.sizes() == result.sizes();
-    if (fits) host_view(to).copy_(result);
-    set_marks(to, {fits && is_true, !fits});
+    const bool fits = result.defined() && target.sizes() == result.sizes();
+    if (fits) host_view(target).copy_(result);
+    set_marks(target, {fits && is_true, !fits});
   }
 
-  static void put_list(const c10::IValue& out, const c10::IValue* result, const selection& chosen, bool is_true) {
-    const auto outs = out.toListRef();
+  static void put_list(const c10::IValue& output, const c10::IValue* result, const selection& chosen, bool is_true) {
+    const auto outs = output.toListRef();
     std::size_t next = 0;
     for (std::size_t k = 0; k < outs.size(); ++k) {
-      const at::Tensor& to = outs[k].toTensor();
+      const at::Tensor& target = outs[k].toTensor();
       const bool computed = result != nullptr && (!chosen.has_value() || (k < chosen->size() && (*chosen)[k]));
       bool fits = false;
       if (computed) {
-        const at::Tensor from = result->toListRef()[next++].toTensor();
-        fits = is_on_card(to) && is_plain(to) && to.sizes() == from.sizes();
-        if (fits) host_view(to).copy_(from);
+        const at::Tensor source = result->toListRef()[next++].toTensor();
+        fits = is_on_card(target) && is_plain(target) && target.sizes() == source.sizes();
+        if (fits) host_view(target).copy_(source);
       }
-      set_marks(to, {fits && is_true, !fits});
+      set_marks(target, {fits && is_true, !fits});
     }
   }
 

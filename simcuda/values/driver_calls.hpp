@@ -11,8 +11,8 @@ namespace gpumem::values {
 
 struct driver_calls {
   void (*compute_values)(std::uint64_t kept_bytes);
-  void (*mark_values)(std::uint64_t at, std::uint64_t bytes, int computed, int zero_due);
-  int (*write_due_zeros)(std::uint64_t at, std::uint64_t bytes);
+  void (*mark_values)(std::uint64_t address, std::uint64_t bytes, int computed, int zero_due);
+  int (*write_due_zeros)(std::uint64_t address, std::uint64_t bytes);
   void (*begin_operation)();
   void (*end_operation)();
   void (*answer_reads)(std::int64_t count, int is_true);
@@ -22,21 +22,22 @@ struct driver_calls {
 };
 
 inline driver_calls find_driver_calls() {
-  const auto find = [](auto& into, const char* name) {
-    into = reinterpret_cast<std::remove_reference_t<decltype(into)>>(::dlsym(RTLD_DEFAULT, name));
-    if (into == nullptr) throw std::runtime_error{std::string{name} + " is not in this process: no simulated driver"};
+  const auto find = [](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(RTLD_DEFAULT, name));
+    if (function == nullptr)
+      throw std::runtime_error{std::string{name} + " is not in this process: no simulated driver"};
   };
-  driver_calls out{};
-  find(out.compute_values, "simcuda_compute_values");
-  find(out.mark_values, "simcuda_mark_values");
-  find(out.write_due_zeros, "simcuda_write_due_zeros");
-  find(out.begin_operation, "simcuda_begin_operation");
-  find(out.end_operation, "simcuda_end_operation");
-  find(out.answer_reads, "simcuda_answer_reads");
-  find(out.answer_no_reads, "simcuda_answer_no_reads");
-  find(out.note_clamped, "simcuda_note_clamped");
-  find(out.anything_captures, "simcuda_anything_captures");
-  return out;
+  driver_calls calls{};
+  find(calls.compute_values, "simcuda_compute_values");
+  find(calls.mark_values, "simcuda_mark_values");
+  find(calls.write_due_zeros, "simcuda_write_due_zeros");
+  find(calls.begin_operation, "simcuda_begin_operation");
+  find(calls.end_operation, "simcuda_end_operation");
+  find(calls.answer_reads, "simcuda_answer_reads");
+  find(calls.answer_no_reads, "simcuda_answer_no_reads");
+  find(calls.note_clamped, "simcuda_note_clamped");
+  find(calls.anything_captures, "simcuda_anything_captures");
+  return calls;
 }
 
 inline const driver_calls& driver() {

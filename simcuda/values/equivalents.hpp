@@ -41,53 +41,54 @@ class named_arguments {
   const std::vector<c10::IValue>& values_;
 };
 
-using equivalent = void (*)(const named_arguments& from, std::vector<c10::IValue>& results);
+using equivalent = void (*)(const named_arguments& arguments, std::vector<c10::IValue>& results);
 
 namespace equivalents {
 
-inline std::optional<at::Tensor> bias_of(const named_arguments& from) { return from.optional("attn_bias"); }
+inline std::optional<at::Tensor> bias_of(const named_arguments& arguments) { return arguments.optional("attn_bias"); }
 
-inline std::pair<at::Tensor, at::Tensor> attend(const named_arguments& from) {
-  if (from["dropout_p"].toDouble() != 0) throw std::runtime_error{"attention with dropout is not computed"};
+inline std::pair<at::Tensor, at::Tensor> attend(const named_arguments& arguments) {
+  if (arguments["dropout_p"].toDouble() != 0) throw std::runtime_error{"attention with dropout is not computed"};
   auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
-      from.tensor("query"), from.tensor("key"), from.tensor("value"), 0, from["is_causal"].toBool(), bias_of(from),
-      from["scale"].toOptional<double>());
+      arguments.tensor("query"), arguments.tensor("key"), arguments.tensor("value"), 0, arguments["is_causal"].toBool(),
+      bias_of(arguments), arguments["scale"].toOptional<double>());
   return {std::move(out), std::move(logsumexp)};
 }
 
-inline void attention(const named_arguments& from, std::vector<c10::IValue>& results) {
-  auto [out, logsumexp] = attend(from);
+inline void attention(const named_arguments& arguments, std::vector<c10::IValue>& results) {
+  auto [out, logsumexp] = attend(arguments);
   results[0] = std::move(out);
   results[1] = std::move(logsumexp);
 }
 
 /// The CPU's own sums are made anew: a card's have another shape.
-inline void attention_backward(const named_arguments& from, std::vector<c10::IValue>& results) {
-  const auto [out, logsumexp] = attend(from);
-  const at::Tensor gradient = from["grad_out"].isTensor() ? from.tensor("grad_out") : from.tensor("grad_out_");
+inline void attention_backward(const named_arguments& arguments, std::vector<c10::IValue>& results) {
+  const auto [out, logsumexp] = attend(arguments);
+  const at::Tensor gradient =
+      arguments["grad_out"].isTensor() ? arguments.tensor("grad_out") : arguments.tensor("grad_out_");
   auto [query, key, value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      gradient, from.tensor("query"), from.tensor("key"), from.tensor("value"), out, logsumexp, 0,
-      from["is_causal"].toBool(), bias_of(from), from["scale"].toOptional<double>());
+      gradient, arguments.tensor("query"), arguments.tensor("key"), arguments.tensor("value"), out, logsumexp, 0,
+      arguments["is_causal"].toBool(), bias_of(arguments), arguments["scale"].toOptional<double>());
   results[0] = std::move(query);
   results[1] = std::move(key);
   results[2] = std::move(value);
 }
 
-inline void batch_norm(const named_arguments& from, std::vector<c10::IValue>& results) {
-  auto [out, mean, scale] =
-      at::native_batch_norm(from.tensor("input"), from.optional("weight"), from.optional("bias"),
-                            from.optional("running_mean"), from.optional("running_var"), from["training"].toBool(),
-                            from["exponential_average_factor"].toDouble(), from["epsilon"].toDouble());
+inline void batch_norm(const named_arguments& arguments, std::vector<c10::IValue>& results) {
+  auto [out, mean, scale] = at::native_batch_norm(
+      arguments.tensor("input"), arguments.optional("weight"), arguments.optional("bias"),
+      arguments.optional("running_mean"), arguments.optional("running_var"), arguments["training"].toBool(),
+      arguments["exponential_average_factor"].toDouble(), arguments["epsilon"].toDouble());
   results[0] = std::move(out);
   results[1] = std::move(mean);
   results[2] = std::move(scale);
 }
 
-inline void batch_norm_backward(const named_arguments& from, std::vector<c10::IValue>& results) {
+inline void batch_norm_backward(const named_arguments& arguments, std::vector<c10::IValue>& results) {
   auto [input, weight, bias] = at::native_batch_norm_backward(
-      from.tensor("grad_output"), from.tensor("input"), from.optional("weight"), from.optional("running_mean"),
-      from.optional("running_var"), from.optional("save_mean"), from.optional("save_var"), true,
-      from["epsilon"].toDouble(), {true, true, true});
+      arguments.tensor("grad_output"), arguments.tensor("input"), arguments.optional("weight"),
+      arguments.optional("running_mean"), arguments.optional("running_var"), arguments.optional("save_mean"),
+      arguments.optional("save_var"), true, arguments["epsilon"].toDouble(), {true, true, true});
   results[0] = std::move(input);
   results[1] = std::move(weight);
   results[2] = std::move(bias);

@@ -65,8 +65,8 @@ inline operation_kind kind_of(std::string_view name) {
 }
 
 /// A view of its argument has no values of its own.
-inline bool is_view(const c10::FunctionSchema& of) {
-  for (const c10::Argument& each : of.returns()) {
+inline bool is_view(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& each : schema.returns()) {
     if (each.alias_info() != nullptr && !each.alias_info()->isWrite()) return true;
   }
   return false;

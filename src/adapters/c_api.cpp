@@ -23,30 +23,30 @@ using gpumem::status;
 
 /// `name=value` pairs with spaces between, then the environment.
 result<gpumem::settings> settings_of(const char* text) {
-  gpumem::settings with;
+  gpumem::settings options;
   std::istringstream pairs{text == nullptr ? "" : text};
   for (std::string pair; pairs >> pair;) {
     const std::size_t equals = pair.find('=');
     if (equals == std::string::npos) {
       return status{errc::bad_setting, "setting '" + pair + "': expected name=value, as in limit=2GiB"};
     }
-    if (status ok = with.set(pair.substr(0, equals), pair.substr(equals + 1)); !ok) return ok;
+    if (status ok = options.set(pair.substr(0, equals), pair.substr(equals + 1)); !ok) return ok;
   }
   std::vector<std::string> problems;
-  if (status ok = with.apply(gpumem::process_environment(), &problems); !ok) return ok;
+  if (status ok = options.apply(gpumem::process_environment(), &problems); !ok) return ok;
   for (const std::string& line : problems) gpumem::log_line(line);
-  return with;
+  return options;
 }
 
 status open_over(std::vector<std::unique_ptr<gpumem::device>> devices, std::span<gpumem::device* const> chosen,
-                 const gpumem::settings& with, gpumem_allocator** out) {
+                 const gpumem::settings& options, gpumem_allocator** allocator) {
   auto made = std::make_unique<gpumem_allocator>();
   made->devices = std::move(devices);
-  result<std::unique_ptr<gpumem::allocator>> opened = gpumem::allocator::open(chosen, with);
+  result<std::unique_ptr<gpumem::allocator>> opened = gpumem::allocator::open(chosen, options);
   if (!opened) return opened.why();
   made->owned = *std::move(opened);
-  made->it = made->owned.get();
-  *out = made.release();
+  made->allocator = made->owned.get();
+  *allocator = made.release();
   return {};
 }
 
@@ -62,15 +62,15 @@ const char* gpumem_code_name(gpumem_code code) {
 
 const char* gpumem_last_message(void) { return gpumem::c_edge::last_message.c_str(); }
 
-gpumem_code gpumem_default(gpumem_allocator** out) {
+gpumem_code gpumem_default(gpumem_allocator** allocator) {
   return guarded([&]() -> status {
-    if (out == nullptr) return null_argument("out");
-    *out = nullptr;
+    if (allocator == nullptr) return null_argument("allocator");
+    *allocator = nullptr;
     const result<gpumem::allocator*> found = gpumem::default_allocator();
     if (!found) return found.why();
     static auto* const handle = new gpumem_allocator;  // as long as the process
-    handle->it = *found;
-    *out = handle;
+    handle->allocator = *found;
+    *allocator = handle;
     return {};
   });
 }
@@ -84,31 +84,31 @@ gpumem_code gpumem_check_setting(const char* name, const char* value) {
 
 gpumem_code gpumem_check_environment(void) {
   return guarded([]() -> status {
-    gpumem::settings with;
-    if (const status applied = with.apply(gpumem::process_environment()); !applied) return applied;
-    const auto known = gpumem::find_policy(with.policy);
+    gpumem::settings options;
+    if (const status applied = options.apply(gpumem::process_environment()); !applied) return applied;
+    const auto known = gpumem::find_policy(options.policy);
     if (known) return {};
-    return {known.why().code(), "GPUMEM_POLICY=" + with.policy + ": " + known.why().message()};
+    return {known.why().code(), "GPUMEM_POLICY=" + options.policy + ": " + known.why().message()};
   });
 }
 
-gpumem_code gpumem_open(const char* settings, gpumem_allocator** out) {
+gpumem_code gpumem_open(const char* settings, gpumem_allocator** allocator) {
   return guarded([&]() -> status {
-    if (out == nullptr) return null_argument("out");
-    *out = nullptr;
-    const result<gpumem::settings> with = settings_of(settings);
-    if (!with) return with.why();
-    result<gpumem::opened_devices> found = gpumem::open_selected_devices(*with);
+    if (allocator == nullptr) return null_argument("allocator");
+    *allocator = nullptr;
+    const result<gpumem::settings> options = settings_of(settings);
+    if (!options) return options.why();
+    result<gpumem::opened_devices> found = gpumem::open_selected_devices(*options);
     if (!found) return found.why();
-    return open_over(std::move(found->all), found->chosen, *with, out);
+    return open_over(std::move(found->all), found->chosen, *options, allocator);
   });
 }
 
 gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, const char* settings,
-                                  gpumem_allocator** out) {
+                                  gpumem_allocator** allocator) {
   return guarded([&]() -> status {
-    if (out == nullptr) return null_argument("out");
-    *out = nullptr;
+    if (allocator == nullptr) return null_argument("allocator");
+    *allocator = nullptr;
     if (devices < 1 || devices > 16) {
       return {errc::invalid_argument, std::to_string(devices) + " devices: expected 1 to 16"};
     }
@@ -117,8 +117,8 @@ gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, 
       return {errc::invalid_argument,
               std::to_string(bytes) + " bytes a device: expected " + std::to_string(granularity) + " to 2^40"};
     }
-    const result<gpumem::settings> with = settings_of(settings);
-    if (!with) return with.why();
+    const result<gpumem::settings> options = settings_of(settings);
+    if (!options) return options.why();
     std::vector<std::unique_ptr<gpumem::device>> made;
     for (int ordinal = 0; ordinal < devices; ++ordinal) {
       gpumem::sim_config config;
@@ -132,16 +132,16 @@ gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, 
     }
     std::vector<gpumem::device*> all;
     for (const auto& d : made) all.push_back(d.get());
-    return open_over(std::move(made), all, *with, out);
+    return open_over(std::move(made), all, *options, allocator);
   });
 }
 
 gpumem_code gpumem_simulated_stream(gpumem_allocator* memory, int device, void** stream) {
-  return with_allocator(memory, [&](gpumem::allocator& in) -> status {
+  return with_allocator(memory, [&](gpumem::allocator& allocator) -> status {
     if (stream == nullptr) return null_argument("stream");
     *stream = nullptr;
-    if (!exists(in, device)) return no_such_device(in, device);
-    const int physical = in.devices()[static_cast<std::size_t>(device)].physical_ordinal;
+    if (!exists(allocator, device)) return no_such_device(allocator, device);
+    const int physical = allocator.devices()[static_cast<std::size_t>(device)].physical_ordinal;
     for (const auto& d : memory->devices) {
       auto* const simulated = dynamic_cast<gpumem::sim_device*>(d.get());
       if (simulated == nullptr || simulated->info().ordinal != physical) continue;
@@ -163,17 +163,17 @@ gpumem_code gpumem_close(gpumem_allocator* memory) {
   });
 }
 
-gpumem_code gpumem_allocate(gpumem_allocator* memory, size_t bytes, int device, void* stream, void** out) {
-  return gpumem_allocate_aligned(memory, bytes, gpumem::block_granularity, device, stream, out);
+gpumem_code gpumem_allocate(gpumem_allocator* memory, size_t bytes, int device, void* stream, void** block) {
+  return gpumem_allocate_aligned(memory, bytes, gpumem::block_granularity, device, stream, block);
 }
 
 gpumem_code gpumem_allocate_aligned(gpumem_allocator* memory, size_t bytes, size_t alignment, int device, void* stream,
-                                    void** out) {
-  if (out != nullptr) *out = nullptr;
-  return with_allocator(memory, [&](gpumem::allocator& from) -> status {
-    if (out == nullptr) return null_argument("out");
+                                    void** block) {
+  if (block != nullptr) *block = nullptr;
+  return with_allocator(memory, [&](gpumem::allocator& allocator) -> status {
+    if (block == nullptr) return null_argument("block");
     try {
-      *out = from.allocate({.bytes = bytes, .stream = {stream}, .device = device, .alignment = alignment});
+      *block = allocator.allocate({.bytes = bytes, .stream = {stream}, .device = device, .alignment = alignment});
       return {};
     } catch (const gpumem::out_of_memory& refused) {
       return {errc::out_of_memory, refused.what()};
@@ -184,34 +184,34 @@ gpumem_code gpumem_allocate_aligned(gpumem_allocator* memory, size_t bytes, size
 }
 
 gpumem_code gpumem_free(gpumem_allocator* memory, void* block) {
-  return with_allocator(memory, [&](gpumem::allocator& from) { return from.try_deallocate(block); });
+  return with_allocator(memory, [&](gpumem::allocator& allocator) { return allocator.try_deallocate(block); });
 }
 
 gpumem_code gpumem_free_on(gpumem_allocator* memory, void* block, void* stream) {
-  return with_allocator(memory, [&](gpumem::allocator& from) {
+  return with_allocator(memory, [&](gpumem::allocator& allocator) {
     gpumem::free_args stated;
     stated.stream = gpumem::stream_ref{stream};
-    return from.try_deallocate(block, stated);
+    return allocator.try_deallocate(block, stated);
   });
 }
 
 gpumem_code gpumem_record_use(gpumem_allocator* memory, void* block, void* stream) {
-  return with_allocator(memory, [&](gpumem::allocator& from) { return from.record_use(block, {stream}); });
+  return with_allocator(memory, [&](gpumem::allocator& allocator) { return allocator.record_use(block, {stream}); });
 }
 
 gpumem_code gpumem_stream_release(gpumem_allocator* memory, void* stream) {
-  return with_allocator(memory, [&](gpumem::allocator& in) { return in.stream_release({stream}); });
+  return with_allocator(memory, [&](gpumem::allocator& allocator) { return allocator.stream_release({stream}); });
 }
 
 gpumem_code gpumem_capture_begin(gpumem_allocator* memory, void* stream) {
-  return with_allocator(memory, [&](gpumem::allocator& in) { return in.capture_begin({stream}); });
+  return with_allocator(memory, [&](gpumem::allocator& allocator) { return allocator.capture_begin({stream}); });
 }
 
 gpumem_code gpumem_capture_end(gpumem_allocator* memory, void* stream, uint64_t* graph) {
-  return with_allocator(memory, [&](gpumem::allocator& in) -> status {
+  return with_allocator(memory, [&](gpumem::allocator& allocator) -> status {
     if (graph == nullptr) return null_argument("graph");
     *graph = 0;
-    const result<gpumem::graph_ref> left = in.capture_end({stream});
+    const result<gpumem::graph_ref> left = allocator.capture_end({stream});
     if (!left) return left.why();
     *graph = left->id;
     return {};
@@ -219,48 +219,49 @@ gpumem_code gpumem_capture_end(gpumem_allocator* memory, void* stream, uint64_t*
 }
 
 gpumem_code gpumem_captures_ended(gpumem_allocator* memory, int physical_device) {
-  return with_allocator(memory, [&](gpumem::allocator& in) { return in.captures_ended(physical_device); });
+  return with_allocator(memory,
+                        [&](gpumem::allocator& allocator) { return allocator.captures_ended(physical_device); });
 }
 
 gpumem_code gpumem_graph_release(gpumem_allocator* memory, uint64_t graph) {
-  return with_allocator(memory, [&](gpumem::allocator& in) { return in.graph_release({graph}); });
+  return with_allocator(memory, [&](gpumem::allocator& allocator) { return allocator.graph_release({graph}); });
 }
 
 gpumem_code gpumem_trim(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* returned) {
   if (returned != nullptr) *returned = 0;
-  return with_allocator(memory, [&](gpumem::allocator& in) -> status {
-    const result<gpumem::trim_result> done = in.trim(device, bytes);
+  return with_allocator(memory, [&](gpumem::allocator& allocator) -> status {
+    const result<gpumem::trim_result> done = allocator.trim(device, bytes);
     if (!done) return done.why();
     if (returned != nullptr) *returned = done->returned_bytes;
     return {};
   });
 }
 
-gpumem_code gpumem_set_limit(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* over) {
-  if (over != nullptr) *over = 0;
-  return with_allocator(memory, [&](gpumem::allocator& in) -> status {
-    const result<gpumem::limit_result> now = in.set_limit(device, bytes);
-    if (!now) return now.why();
-    if (over != nullptr) *over = now->over_bytes;
+gpumem_code gpumem_set_limit(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* over_bytes) {
+  if (over_bytes != nullptr) *over_bytes = 0;
+  return with_allocator(memory, [&](gpumem::allocator& allocator) -> status {
+    const result<gpumem::limit_result> applied = allocator.set_limit(device, bytes);
+    if (!applied) return applied.why();
+    if (over_bytes != nullptr) *over_bytes = applied->over_bytes;
     return {};
   });
 }
 
 gpumem_code gpumem_on_out_of_memory(gpumem_allocator* memory, gpumem_oom_callback callback, void* user) {
-  return with_allocator(memory, [&](gpumem::allocator& in) -> status {
+  return with_allocator(memory, [&](gpumem::allocator& allocator) -> status {
     if (callback == nullptr) return null_argument("the callback");
-    in.on_out_of_memory(
+    allocator.on_out_of_memory(
         [callback, user](int device, std::uint64_t needed) { return callback(user, device, needed) != 0; });
     return {};
   });
 }
 
 gpumem_code gpumem_check(gpumem_allocator* memory, int device) {
-  return with_allocator(memory, [&](gpumem::allocator& in) { return in.check(device); });
+  return with_allocator(memory, [&](gpumem::allocator& allocator) { return allocator.check(device); });
 }
 
 gpumem_code gpumem_flush_trace(gpumem_allocator* memory) {
-  return with_allocator(memory, [](gpumem::allocator& in) { return in.flush_trace(); });
+  return with_allocator(memory, [](gpumem::allocator& allocator) { return allocator.flush_trace(); });
 }
 
 }  // extern "C"

@@ -16,7 +16,7 @@
 struct gpumem_allocator {
   std::vector<std::unique_ptr<gpumem::device>> devices;  // of `owned`, which goes first
   std::unique_ptr<gpumem::allocator> owned;              // none where it is the process's own
-  gpumem::allocator* it = nullptr;
+  gpumem::allocator* allocator = nullptr;
 };
 
 namespace gpumem::c_edge {
@@ -66,31 +66,31 @@ template <typename Call>
 gpumem_code with_allocator(gpumem_allocator* memory, const Call& call) noexcept {
   return guarded([&]() -> status {
     if (memory == nullptr) return null_argument("the allocator");
-    return call(*memory->it);
+    return call(*memory->allocator);
   });
 }
 
-inline status no_such_device(const allocator& in, int device) {
+inline status no_such_device(const allocator& allocator, int device) {
   return {errc::wrong_device, "device " + std::to_string(device) + " does not exist; expected 0 to " +
-                                  std::to_string(in.devices().size() - 1)};
+                                  std::to_string(allocator.devices().size() - 1)};
 }
 
-inline bool exists(const allocator& in, int device) {
-  return device >= 0 && static_cast<std::size_t>(device) < in.devices().size();
+inline bool exists(const allocator& allocator, int device) {
+  return device >= 0 && static_cast<std::size_t>(device) < allocator.devices().size();
 }
 
-/// As much of `from` as the caller's version of the struct has room for; what is beyond ours is zeroed.
+/// As much of `value` as the caller's version of the struct has room for; what is beyond ours is zeroed.
 template <typename Struct>
-status hand_over(Struct from, Struct* out) {
-  const std::size_t theirs = out->struct_bytes;
+status hand_over(Struct value, Struct* target) {
+  const std::size_t theirs = target->struct_bytes;
   if (theirs < sizeof(std::size_t)) {
     return {errc::invalid_argument, "struct_bytes is " + std::to_string(theirs) +
                                         ": expected the size of the struct, " + std::to_string(sizeof(Struct)) +
                                         " in this version"};
   }
-  from.struct_bytes = theirs;
-  std::memcpy(static_cast<void*>(out), &from, std::min(theirs, sizeof from));
-  if (theirs > sizeof from) std::memset(reinterpret_cast<char*>(out) + sizeof from, 0, theirs - sizeof from);
+  value.struct_bytes = theirs;
+  std::memcpy(static_cast<void*>(target), &value, std::min(theirs, sizeof value));
+  if (theirs > sizeof value) std::memset(reinterpret_cast<char*>(target) + sizeof value, 0, theirs - sizeof value);
   return {};
 }
 

@@ -24,20 +24,20 @@ GPUMEM_API void* gpumem_cupy_malloc(void* param, std::size_t bytes, int device) 
       std::call_once(said, [&] { gpumem::log_line("cupy: " + found.why().message()); });
       return nullptr;
     }
-    gpumem::allocator& from = **found;
-    const gpumem::result<int> logical = gpumem::first_logical_on(from, device);
+    gpumem::allocator& allocator = **found;
+    const gpumem::result<int> logical = gpumem::first_logical_on(allocator, device);
     if (!logical) throw gpumem::bad_request{logical.why()};
-    return from.allocate({.bytes = bytes, .stream = {param}, .device = *logical});
+    return allocator.allocate({.bytes = bytes, .stream = {param}, .device = *logical});
   } catch (const std::exception& failed) {
     gpumem::log_line(std::string{"cupy: "} + failed.what());
     return nullptr;
   }
 }
 
-GPUMEM_API void gpumem_cupy_free(void* /*param*/, void* p, int /*device*/) {
-  if (p == nullptr) return;
+GPUMEM_API void gpumem_cupy_free(void* /*param*/, void* ptr, int /*device*/) {
+  if (ptr == nullptr) return;
   const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
-  if (found) (*found)->deallocate(p);
+  if (found) (*found)->deallocate(ptr);
 }
 
 }  // extern "C"

@@ -6,6 +6,6 @@
 namespace gpumem {
 
 /// The first logical device on a GPU; `wrong_device` where it has none.
-result<int> first_logical_on(const allocator& in, int physical);
+result<int> first_logical_on(const allocator& allocator, int physical);
 
 }  // namespace gpumem

@@ -28,8 +28,8 @@ gpumem::allocator& opened() {
 }
 
 /// With several pools a device, PyTorch's tensors live in the first one of theirs.
-int logical_of(const gpumem::allocator& in, int physical) {
-  const gpumem::result<int> logical = gpumem::first_logical_on(in, physical);
+int logical_of(const gpumem::allocator& allocator, int physical) {
+  const gpumem::result<int> logical = gpumem::first_logical_on(allocator, physical);
   if (!logical) throw gpumem::bad_request{logical.why()};
   return *logical;
 }
@@ -44,8 +44,8 @@ void tell_simulated_card(int device, const gpumem::oom_report& refused) {
   if (function == nullptr || by_card) return;
   const std::string why = refused.headline();
   constexpr std::string_view before = " asked, ";
-  const std::size_t at = why.find(before);
-  const std::string cause = at == std::string::npos ? why : why.substr(at + before.size());
+  const std::size_t offset = why.find(before);
+  const std::string cause = offset == std::string::npos ? why : why.substr(offset + before.size());
   function(device, "gpumem_torch_alloc", refused.requested_bytes, ("gpumem: " + cause).c_str());
 }
 
@@ -62,12 +62,12 @@ extern "C" {
 /// `cudaStream_t` is passed as a pointer, so that this needs no CUDA header.
 GPUMEM_API void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stream) {
   if (bytes <= 0) return nullptr;
-  gpumem::allocator& from = opened();
+  gpumem::allocator& allocator = opened();
   try {
-    return from.allocate({.bytes = static_cast<std::size_t>(bytes),
-                          .stream = {stream},
-                          .device = logical_of(from, device),
-                          .reports_capture_end = true});
+    return allocator.allocate({.bytes = static_cast<std::size_t>(bytes),
+                               .stream = {stream},
+                               .device = logical_of(allocator, device),
+                               .reports_capture_end = true});
   } catch (const gpumem::out_of_memory& refused) {
     tell_simulated_card(device, refused.report());
     throw;
@@ -76,16 +76,16 @@ GPUMEM_API void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stre
 
 // The block goes back in the order of the stream that it was allocated for, which is the one that PyTorch names here; a
 // use by another stream comes through gpumem_torch_record_stream.
-GPUMEM_API void gpumem_torch_free(void* p, std::ptrdiff_t /*bytes*/, int /*device*/, void* /*stream*/) {
-  if (p == nullptr) return;
+GPUMEM_API void gpumem_torch_free(void* ptr, std::ptrdiff_t /*bytes*/, int /*device*/, void* /*stream*/) {
+  if (ptr == nullptr) return;
   const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
-  if (found) (*found)->deallocate(p);
+  if (found) (*found)->deallocate(ptr);
 }
 
 /// For `set_record_stream_fn`: a tensor is used by work on another stream, too.
-GPUMEM_API void gpumem_torch_record_stream(void* p, void* stream) {
-  if (p == nullptr) return;
-  if (const gpumem::status noted = opened().record_use(p, {stream}); !noted) {
+GPUMEM_API void gpumem_torch_record_stream(void* ptr, void* stream) {
+  if (ptr == nullptr) return;
+  if (const gpumem::status noted = opened().record_use(ptr, {stream}); !noted) {
     gpumem::log_line("record_stream: " + noted.message());
   }
 }
@@ -112,19 +112,20 @@ GPUMEM_API void gpumem_torch_init(int /*devices*/) { static_cast<void>(opened())
 /// For `set_memory_fraction_fn`: torch.cuda.set_per_process_memory_fraction. Of the GPU's memory; it becomes the limit
 /// of the pool that PyTorch's tensors on that GPU live in.
 GPUMEM_API void gpumem_torch_memory_fraction(double fraction, int device) {
-  gpumem::allocator& in = opened();
-  const int logical = logical_of(in, device);
+  gpumem::allocator& allocator = opened();
+  const int logical = logical_of(allocator, device);
   if (!(fraction > 0 && fraction <= 1)) {  // NaN as well
     throw std::invalid_argument{"gpumem: a memory fraction of " + std::to_string(fraction) + ": expected (0, 1]"};
   }
-  const auto total = static_cast<double>(in.devices()[static_cast<std::size_t>(logical)].gpu_total_bytes);
-  const gpumem::result<gpumem::limit_result> now = in.set_limit(logical, static_cast<std::uint64_t>(fraction * total));
-  if (!now) throw std::invalid_argument{"gpumem: " + now.why().message()};
+  const auto total = static_cast<double>(allocator.devices()[static_cast<std::size_t>(logical)].gpu_total_bytes);
+  const gpumem::result<gpumem::limit_result> applied =
+      allocator.set_limit(logical, static_cast<std::uint64_t>(fraction * total));
+  if (!applied) throw std::invalid_argument{"gpumem: " + applied.why().message()};
 }
 
 /// For `set_base_alloc_fn`: the segment that a block is a part of, and its size.
-GPUMEM_API void* gpumem_torch_base_alloc(void* p, std::size_t* bytes) {
-  const gpumem::result<gpumem::block_info> found = opened().describe(p);
+GPUMEM_API void* gpumem_torch_base_alloc(void* ptr, std::size_t* bytes) {
+  const gpumem::result<gpumem::block_info> found = opened().describe(ptr);
   if (!found) throw std::invalid_argument{"gpumem: " + found.why().message()};
   if (bytes != nullptr) *bytes = found->segment_bytes;
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(found->segment_begin));

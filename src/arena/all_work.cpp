@@ -4,43 +4,43 @@
 
 namespace gpumem {
 
-void all_work::begin(stream_ref all, std::uint64_t key) {
-  owner_ = in_.streams.slot_of(all, key);
-  in_.streams[owner_].everything = true;
-  ++in_.streams[owner_].references;  // for good
+void context_order::begin(stream_ref all, std::uint64_t key) {
+  owner_ = state_.streams.slot_of(all, key);
+  state_.streams[owner_].everything = true;
+  ++state_.streams[owner_].references;  // for good
 }
 
-std::optional<fence> all_work::record() noexcept {
+std::optional<fence> context_order::record() noexcept {
   if (!records_.enter()) return std::nullopt;
-  const result<fence> behind = without_exceptions([this] { return in_.on.record_context(); });
+  const result<fence> recorded = without_exceptions([this] { return state_.own_device.record_context(); });
   records_.leave();
-  return behind ? std::optional{*behind} : std::nullopt;
+  return recorded ? std::optional{*recorded} : std::nullopt;
 }
 
-owner_id all_work::begin_batch(fence behind) noexcept {
-  if (!behind) return owner_;
+owner_id context_order::begin_batch(fence batch_fence) noexcept {
+  if (!batch_fence) return owner_;
   try {
-    return in_.streams.begin_batch(in_.streams[owner_].stream, behind);
+    return state_.streams.begin_batch(state_.streams[owner_].stream, batch_fence);
   } catch (...) {  // another one is recorded when memory is wanted
-    in_.on.drop(behind);
+    state_.own_device.drop(batch_fence);
     return owner_;
   }
 }
 
-void all_work::end_batch(owner_id o) noexcept {
-  if (o != owner_) in_.streams.end_batch(o);
+void context_order::end_batch(owner_id owner) noexcept {
+  if (owner != owner_) state_.streams.end_batch(owner);
 }
 
-bool all_work::cover(arena_lock& lock) {
-  const result<fence_index> f = in_.streams.cover(owner_);
+bool context_order::cover(arena_lock& lock) {
+  const result<fence_index> f = state_.streams.cover(owner_);
   if (!f) return false;
-  if (*f != no_fence) in_.streams.let_go(*f);
+  if (*f != no_fence) state_.streams.unref(*f);
   fences_.record(lock);
   return true;
 }
 
-void all_work::wait_for_records(arena_lock& lock) const {
-  in_.context_records.wait_for_none(lock);
+void context_order::wait_for_records(arena_lock& lock) const {
+  state_.context_records.wait_for_none(lock);
   const unlocked_section waits{lock};
   records_.wait_for_none();
 }

@@ -10,9 +10,9 @@
 
 namespace gpumem {
 
-class all_work {
+class context_order {
  public:
-  all_work(arena_state& in, fence_calls& fences) : in_{in}, fences_{fences} {}
+  context_order(arena_state& state, fence_calls& fences) : state_{state}, fences_{fences} {}
 
   /// From here on that stream stands for all work. Once.
   void begin(stream_ref all, std::uint64_t key) GPUMEM_UNDER_LOCK;
@@ -23,8 +23,8 @@ class all_work {
   [[nodiscard]] std::optional<fence> record() noexcept;
   /// The owner of a batch behind that fence, until `end_batch`; `owner()` where there is no fence, or the host is
   /// short.
-  [[nodiscard]] owner_id begin_batch(fence behind) noexcept GPUMEM_UNDER_LOCK;
-  void end_batch(owner_id o) noexcept GPUMEM_UNDER_LOCK;
+  [[nodiscard]] owner_id begin_batch(fence batch_fence) noexcept GPUMEM_UNDER_LOCK;
+  void end_batch(owner_id owner) noexcept GPUMEM_UNDER_LOCK;
   /// A fence behind what was freed by the lock; false where none can be recorded now.
   bool cover(arena_lock& lock) GPUMEM_UNDER_LOCK;
 
@@ -36,7 +36,7 @@ class all_work {
   void allow() noexcept { records_.open(); }
 
  private:
-  arena_state& in_;
+  arena_state& state_;
   fence_calls& fences_;
   owner_id owner_ = idle_owner;
   record_gate records_;

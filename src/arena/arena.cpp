@@ -11,27 +11,29 @@
 
 namespace gpumem {
 
-arena::arena(device& on, arena_config config, caches_above& above, std::unique_ptr<policy> decides)
+arena::arena(device& device, arena_config config, cache_client& client, std::unique_ptr<policy> policy)
     : config_{std::move(config)},
-      state_{on, config_, above, std::move(decides), mutex_},
+      state_{device, config_, client, std::move(policy), mutex_},
       fences_{state_},
-      all_work_{state_, fences_},
+      context_order_{state_, fences_},
       pager_{state_, fences_},
       growth_{state_, pager_},
       trimmer_{state_, fences_, pager_},
       ladder_{state_, fences_, growth_, trimmer_},
-      planned_{state_, fences_, growth_, ladder_} {
-  if (planned_.follows()) state_.streams.keep_idle_apart();
-  if (on.info().page_bytes != 0) state_.rules = state_.decides.pages(state_.view());
+      plan_executor_{state_, fences_, growth_, ladder_} {
+  if (plan_executor_.follows()) state_.streams.keep_idle_apart();
+  if (device.info().page_bytes != 0) state_.rules = state_.pool_policy.pages(state_.view());
   state_.fits = best_fit{state_.rules};
 }
 
 arena::~arena() {
-  if (state_.on.condition() != device_condition::usable) return;  // the memory went with the device, or is the parent's
+  if (state_.own_device.condition() != device_condition::usable)
+    return;  // the memory went with the device, or is the parent's
   state_.pages.return_everything();
   for (const heap_segment& s : state_.blocks.segments()) {
     if (s.bytes == 0) continue;
-    if (const status ok = s.paged ? state_.on.release_range(s.begin, s.bytes) : state_.on.free(s.begin); !ok) {
+    if (const status ok = s.paged ? state_.own_device.release_range(s.begin, s.bytes) : state_.own_device.free(s.begin);
+        !ok) {
       log_if_possible([&] {
         return fmt::format("pool {}: a segment of {} stays with the driver: {}", config_.name, format_bytes(s.bytes),
                            ok.message());
@@ -47,84 +49,89 @@ status arena::open(arena_lock& lock) {
   return std::move(nobodys.driver_error);
 }
 
-result<pending_request> arena::prepare(const request& r, std::uint64_t rounded, std::uint64_t stream_key) {
-  const owner_id stream = state_.streams.slot_of(r.stream, stream_key);
+result<pending_request> arena::prepare(const request& request, std::uint64_t rounded, std::uint64_t stream_key) {
+  const owner_id stream = state_.streams.slot_of(request.stream, stream_key);
   const stream_slot& asks = state_.streams[stream];
-  pending_request w;
-  w.stream = stream;
-  w.capturing = asks.capturing;
-  w.owner = r.region != 0 ? state_.streams.region(r.region) : w.capturing ? asks.graph : stream;
-  if (w.owner == idle_owner) {
-    return status{errc::invalid_argument, fmt::format("region {} of pool {} is not open", r.region, config_.name)};
+  pending_request pending;
+  pending.stream = stream;
+  pending.capturing = asks.capturing;
+  pending.owner = request.region != 0 ? state_.streams.region(request.region) : pending.capturing ? asks.graph : stream;
+  if (pending.owner == idle_owner) {
+    return status{errc::invalid_argument,
+                  fmt::format("region {} of pool {} is not open", request.region, config_.name)};
   }
   // A region reuses freed memory at once, which only work on its own stream may do.
-  if (const stream_slot& region = state_.streams[w.owner]; r.region != 0 && region.origin_key != stream_key) {
-    return status{errc::invalid_argument,
-                  fmt::format("region {} of pool {} is asked on stream {}; expected {}, for which it was opened",
-                              r.region, config_.name, fmt::ptr(r.stream.handle), fmt::ptr(region.stream.handle))};
+  if (const stream_slot& region = state_.streams[pending.owner];
+      request.region != 0 && region.origin_key != stream_key) {
+    return status{
+        errc::invalid_argument,
+        fmt::format("region {} of pool {} is asked on stream {}; expected {}, for which it was opened", request.region,
+                    config_.name, fmt::ptr(request.stream.handle), fmt::ptr(region.stream.handle))};
   }
-  w.bytes = rounded;
-  w.alignment = std::max<std::uint64_t>(r.alignment, block_granularity);
-  w.klass = state_.decides.segment_class(rounded);
-  w.place = r.place;
-  w.stream_key = stream_key;
-  return w;
+  pending.bytes = rounded;
+  pending.alignment = std::max<std::uint64_t>(request.alignment, block_granularity);
+  pending.segment_class = state_.pool_policy.segment_class(rounded);
+  pending.place = request.place;
+  pending.stream_key = stream_key;
+  return pending;
 }
 
-result<block_index> arena::allocate(arena_lock& lock, pending_request& w) {
-  slot_reference kept{state_.streams, w.owner};  // while the lock is given up; then it stands for the block
-  stream_named(lock, w.stream, w.stream_key, true);
+result<block_index> arena::allocate(arena_lock& lock, pending_request& request) {
+  slot_reference kept{state_.streams, request.owner};  // while the lock is given up; then it stands for the block
+  stream_named(lock, request.stream, request.stream_key, true);
   block_index i = no_block;
-  if (w.place != 0) {
-    i = place_in_region(w);
+  if (request.place != 0) {
+    i = place_in_region(request);
     if (i == no_block) {
       return status{errc::unsupported,
-                    fmt::format("{} at {:#x} are not free in region {} of pool {}", format_bytes(w.bytes), w.place,
-                                state_.streams[w.owner].key, config_.name)};
+                    fmt::format("{} at {:#x} are not free in region {} of pool {}", format_bytes(request.bytes),
+                                request.place, state_.streams[request.owner].key, config_.name)};
     }
   } else {
-    if (planned_.follows()) i = planned_.place(lock, w);
-    if (i == no_block && growth_.opened()) i = state_.search(w);
-    if (i == no_block) i = planned_.follows() ? planned_.climb(lock, w) : ladder_.climb(lock, w);
+    if (plan_executor_.follows()) i = plan_executor_.place(lock, request);
+    if (i == no_block && growth_.opened()) i = state_.search(request);
+    if (i == no_block)
+      i = plan_executor_.follows() ? plan_executor_.climb(lock, request) : ladder_.climb(lock, request);
     if (i == no_block) return no_block;
   }
   kept.keep();
-  state_.blocks.at(i).owner = w.owner;
-  const heap_totals& now = state_.blocks.totals();
-  state_.counts.peak_blocks = std::max(state_.counts.peak_blocks, now.live_blocks + now.free_blocks);
+  state_.blocks.at(i).owner = request.owner;
+  const heap_totals& totals = state_.blocks.totals();
+  state_.counts.peak_blocks = std::max(state_.counts.peak_blocks, totals.live_blocks + totals.free_blocks);
   return i;
 }
 
 // Nobody but the region itself gets what is free in it.
-block_index arena::place_in_region(const pending_request& w) {
-  const block_index first = state_.blocks.containing(w.place);
+block_index arena::place_in_region(const pending_request& request) {
+  const block_index first = state_.blocks.containing(request.place);
   for (block_index i = first; i != no_block && state_.blocks.at(i).state == block_state::free;
-       i = state_.blocks.at(i).above) {
+       i = state_.blocks.at(i).next) {
     const block& b = state_.blocks.at(i);
-    if (b.owner != w.owner && b.owner != idle_owner) break;
-    if (b.begin + b.bytes >= w.place + w.bytes) return state_.blocks.carve_at(first, w.place, w.bytes, w.owner);
+    if (b.owner != request.owner && b.owner != idle_owner) break;
+    if (b.begin + b.bytes >= request.place + request.bytes)
+      return state_.blocks.carve_at(first, request.place, request.bytes, request.owner);
   }
   return no_block;
 }
 
-owner_id arena::owner_of_free(block_index i, const stream_ref* on, std::uint64_t key) {
-  const owner_id owner = state_.blocks.at(i).owner;
-  if (on == nullptr) return owner;
+owner_id arena::owner_of_free(block_index index, const stream_ref* stream, std::uint64_t key) {
+  const owner_id owner = state_.blocks.at(index).owner;
+  if (stream == nullptr) return owner;
   return state_.streams[owner].is_graph ? state_.streams.graph_owner_of_free(owner, key)
-                                        : state_.streams.owner_of_free(owner, *on, key);
+                                        : state_.streams.owner_of_free(owner, *stream, key);
 }
 
-void arena::given_up(block_index i, owner_id o) {
-  planned_.freed(i, o);
-  block& b = state_.blocks.at(i);
-  if (o == b.owner) return;
-  ++state_.streams[o].references;
+void arena::transfer_ownership(block_index index, owner_id owner) {
+  plan_executor_.freed(index, owner);
+  block& b = state_.blocks.at(index);
+  if (owner == b.owner) return;
+  ++state_.streams[owner].references;
   --state_.streams[b.owner].references;
-  b.owner = o;
+  b.owner = owner;
 }
 
-void arena::free_block(block_index i, owner_id o) noexcept {
-  state_.streams.free_block(i, o);
+void arena::free_block(block_index index, owner_id owner) noexcept {
+  state_.streams.free_block(index, owner);
   mutex_.begin_generation();
 }
 
@@ -134,26 +141,26 @@ void arena::stream_named(arena_lock& lock, owner_id stream, std::uint64_t key, b
   fences_.record(lock);
 }
 
-void arena::free_behind_uses(arena_lock& lock, block_index i, owner_id o) {
-  state_.uses.free(i, o);
+void arena::free_behind_uses(arena_lock& lock, block_index index, owner_id owner) {
+  state_.uses.free(index, owner);
   mutex_.begin_generation();
   fences_.record(lock);
 }
 
-owner_id arena::prepare_use(block_index i, stream_ref s, std::uint64_t key) {
-  const owner_id user = state_.streams.slot_of(s, key);
-  if (user == state_.blocks.at(i).owner) return idle_owner;
+owner_id arena::prepare_use(block_index index, stream_ref stream, std::uint64_t key) {
+  const owner_id user = state_.streams.slot_of(stream, key);
+  if (user == state_.blocks.at(index).owner) return idle_owner;
   state_.uses.make_room();
   return user;
 }
 
-void arena::free_behind_fence(std::span<const block_index> blocks, fence behind) noexcept {
-  const owner_id o = all_work_.begin_batch(behind);
+void arena::free_behind_fence(std::span<const block_index> blocks, fence batch_fence) noexcept {
+  const owner_id owner = context_order_.begin_batch(batch_fence);
   for (const block_index i : blocks) {
-    given_up(i, o);
-    free_block(i, o);
+    transfer_ownership(i, owner);
+    free_block(i, owner);
   }
-  all_work_.end_batch(o);
+  context_order_.end_batch(owner);
 }
 
 status arena::stream_release(std::uint64_t key) {
@@ -165,7 +172,7 @@ status arena::stream_release(std::uint64_t key) {
     return {errc::invalid_argument, "a stream that is capturing cannot be released; end the capture first"};
   }
   state_.caches.reclaim(*o);
-  state_.streams.stream_gone(*o);
+  state_.streams.end_stream(*o);
   fences_.record(lock);
   wait_for_handle_calls(lock, *o, key);  // the handle is destroyed next
   return {};
@@ -184,11 +191,11 @@ void arena::poll() {
   fences_.poll(lock);
 }
 
-result<pool_capture> arena::capture_begin(stream_ref s, std::uint64_t key, capture_effect effect) {
+result<pool_capture> arena::capture_begin(stream_ref capture_stream, std::uint64_t key, capture_effect effect) {
   const arena_lock lock{mutex_};
   ++state_.counts.locks;
   state_.caches.reclaim(idle_owner);  // frees of this stream's blocks go by the lock from here on
-  const owner_id stream = state_.streams.slot_of(s, key);
+  const owner_id stream = state_.streams.slot_of(capture_stream, key);
   if (const result<owner_id> graph = state_.streams.capture_begin(stream); !graph) return graph.why();
   begin_effect(effect);
   return pool_capture{*this, stream, effect};
@@ -206,7 +213,7 @@ pool_capture arena::capture_elsewhere(capture_effect effect) {
 // From here on no call begins that would invalidate the capture.
 void arena::begin_effect(capture_effect effect) noexcept {
   state_.streams.begin_effect(effect);
-  if (effect != capture_effect::foreign) all_work_.forbid();
+  if (effect != capture_effect::foreign) context_order_.forbid();
   if (effect == capture_effect::announced) mutex_.begin_generation();  // ends the waits for fences
 }
 
@@ -224,16 +231,16 @@ void arena::wait_for_calls(capture_effect effect, std::optional<std::uint64_t> s
   }
   state_.host_waits.wait_for_none(lock);
   state_.give_backs.wait_for_none(lock);
-  all_work_.wait_for_records(lock);
+  context_order_.wait_for_records(lock);
 }
 
 // In a forked child the pool's lock may stay locked for ever.
 std::uint64_t arena::capture_end(owner_id stream, capture_effect effect) noexcept {
-  if (state_.on.condition() == device_condition::forked) return 0;
+  if (state_.own_device.condition() == device_condition::forked) return 0;
   const arena_lock lock{mutex_};
   ++state_.counts.locks;
   state_.streams.end_effect(effect);
-  if (effect != capture_effect::foreign) all_work_.allow();
+  if (effect != capture_effect::foreign) context_order_.allow();
   mutex_.begin_generation();  // what waited for the end goes on
   return stream == idle_owner ? 0 : state_.streams.capture_end(stream);
 }
@@ -257,16 +264,16 @@ status arena::graph_release(std::uint64_t graph) {
   return gone;
 }
 
-std::uint64_t arena::open_region(stream_ref s, std::uint64_t key) {
+std::uint64_t arena::open_region(stream_ref stream, std::uint64_t key) {
   const arena_lock lock{mutex_};
-  return state_.streams.open_region(s, key);
+  return state_.streams.open_region(stream, key);
 }
 
 status arena::stand_for_all_work(stream_ref all) {
   const result<std::uint64_t> key = state_.streams.key_of(all);
   if (!key) return key.why();
   const arena_lock lock{mutex_};
-  all_work_.begin(all, *key);
+  context_order_.begin(all, *key);
   return {};
 }
 
@@ -275,15 +282,15 @@ void arena::on_out_of_memory(const oom_callback& callback) {
   ladder_.add_callback(callback);
 }
 
-void arena::explain(const pending_request& w, oom_report* report) const {
-  oom_diagnosis found = diagnose(state_, w);
+void arena::explain(const pending_request& request, oom_report* report) const {
+  oom_diagnosis found = diagnose(state_, request);
   report->cause = found.cause;
   report->pending_on = std::move(found.pending_on);
   report->pending_bytes = found.pending_bytes;
   report->pool = config_.name;
   report->policy = config_.policy_name;
-  report->rounded_bytes = w.bytes;
-  report->driver_message = w.driver_error.message();
+  report->rounded_bytes = request.bytes;
+  report->driver_message = request.driver_error.message();
 }
 
 void arena::ask_device(arena_lock& lock, oom_report* report) const {
@@ -295,11 +302,11 @@ void arena::ask_device(arena_lock& lock, oom_report* report) const {
     report->group_limit_bytes = config_.group->limit();
     report->group_held_bytes = config_.group->held();
   }
-  const result<memory_info> m = state_.on.memory();
+  const result<memory_info> m = state_.own_device.memory();
   report->device_total_bytes = m.ok() ? m->total_bytes : config_.total_bytes;
   if (m.ok()) report->device_free_bytes = m->free_bytes;
   if (is_fragmented(*report)) report->cause = oom_cause::fragmentation;
-  if (report->cause == oom_cause::device_full) report->holders = other_holders(state_.on.info());
+  if (report->cause == oom_cause::device_full) report->holders = other_holders(state_.own_device.info());
   if (report->cause == oom_cause::limit && config_.group) report->holders = members_of(*config_.group);
 }
 

@@ -4,42 +4,44 @@
 
 namespace gpumem {
 
-arena_state::arena_state(device& device, const arena_config& with, caches_above& above, std::unique_ptr<policy> policy,
-                         arena_mutex& guard)
-    : config{with},
+arena_state::arena_state(device& device, const arena_config& configuration, cache_client& client,
+                         std::unique_ptr<policy> policy, arena_mutex& guard)
+    : config{configuration},
       mutex{guard},
-      on{device},
-      caches{above},
-      observers{with.ordinal},
-      cap{with.limit_bytes, with.group},
-      decides{std::move(policy), with.policy_name},
-      blocks{decides.segment_classes()},
-      streams{device, blocks, with.stream_ids},
-      uses{blocks, streams, with.name},
-      pages{blocks, device, with.name} {
+      own_device{device},
+      caches{client},
+      observers{configuration.ordinal},
+      pool_budget{configuration.limit_bytes, configuration.group},
+      pool_policy{std::move(policy), configuration.policy_name},
+      blocks{pool_policy.segment_classes()},
+      streams{device, blocks, configuration.stream_ids},
+      uses{blocks, streams, configuration.name},
+      pages{blocks, device, configuration.name} {
   mutex.keep_for_holder(streams.context_event_permits());
 }
 
 pool_view arena_state::view() const {
   return {.total_bytes = config.total_bytes,
           .free_at_start_bytes = config.free_at_start_bytes,
-          .limit_bytes = cap.limit(),
-          .reserved_bytes = cap.reserved(),
+          .limit_bytes = pool_budget.limit(),
+          .reserved_bytes = pool_budget.reserved(),
           .live_bytes = caches.live_bytes(),
           .peak_live_bytes = caches.peak_live_bytes(),
-          .granularity_bytes = on.info().granularity_bytes,
-          .moved_bytes = counts.remapped_pages * on.info().page_bytes};
+          .granularity_bytes = own_device.info().granularity_bytes,
+          .moved_bytes = counts.remapped_pages * own_device.info().page_bytes};
 }
 
-block_index arena_state::search(const pending_request& w) {
+block_index arena_state::search(const pending_request& request) {
   // Idle memory beside the stream's own makes one hole with it, which is worth most where holes are large.
-  if (fits.takes_lowest(w.bytes) && !streams.single()) blocks.absorb_idle(w.owner);
-  const free_place at =
-      fits.find(blocks, {.owner = w.owner, .klass = w.klass, .bytes = w.bytes, .alignment = w.alignment});
-  if (at.from == no_block) return no_block;
-  if (!at.upper_end) return blocks.carve(at.from, w.bytes, w.alignment);
-  const block& b = blocks.at(at.from);
-  return blocks.carve_at(at.from, b.begin + b.bytes - w.bytes, w.bytes, w.owner);
+  if (fits.takes_lowest(request.bytes) && !streams.single()) blocks.absorb_idle(request.owner);
+  const free_place place = fits.find(blocks, {.owner = request.owner,
+                                              .segment_class = request.segment_class,
+                                              .bytes = request.bytes,
+                                              .alignment = request.alignment});
+  if (place.block == no_block) return no_block;
+  if (!place.upper_end) return blocks.carve(place.block, request.bytes, request.alignment);
+  const block& b = blocks.at(place.block);
+  return blocks.carve_at(place.block, b.begin + b.bytes - request.bytes, request.bytes, request.owner);
 }
 
 bool arena_state::may_give_back(arena_lock& lock) const {
@@ -53,7 +55,7 @@ bool arena_state::may_give_back(arena_lock& lock) const {
 
 void arena_state::count_taken(std::uint64_t bytes) noexcept {
   counts.taken_bytes += bytes;
-  counts.peak_reserved_bytes = std::max(counts.peak_reserved_bytes, cap.reserved());
+  counts.peak_reserved_bytes = std::max(counts.peak_reserved_bytes, pool_budget.reserved());
 }
 
 }  // namespace gpumem

@@ -45,7 +45,7 @@ struct arena_config {
 };
 
 /// The threads' caches above an arena, as the arena sees them. Called under the arena's lock.
-class caches_above {
+class cache_client {
  public:
   /// Returns everything that they hold to the arena; false if that is nothing.
   virtual bool reclaim_all() = 0;
@@ -58,14 +58,14 @@ class caches_above {
   [[nodiscard]] virtual std::uint64_t peak_live_bytes() const noexcept = 0;
 
  protected:
-  ~caches_above() = default;
+  ~cache_client() = default;
 };
 
 /// A request on its way: what to look for, and what stood in its way.
 struct pending_request {
   owner_id owner = idle_owner;
   owner_id stream = idle_owner;  ///< the slot of the stream that asks
-  unsigned klass = 0;
+  unsigned segment_class = 0;
   std::uint64_t bytes = 0;
   std::uint64_t alignment = block_granularity;
   address place = 0;  ///< where in its region it has to lie; 0: anywhere
@@ -86,9 +86,11 @@ class [[nodiscard]] step_result {
     in_flight,  ///< another thread's driver call may bring memory, and the request may wait no longer
     nothing,
   };
-  step_result(outcome what) noexcept : outcome_{what} {}  // NOLINT(google-explicit-constructor)
+  step_result(outcome value) noexcept : outcome_{value} {}  // NOLINT(google-explicit-constructor)
   /// `no_block` is nothing.
-  static step_result of_search(block_index i) noexcept { return i != no_block ? step_result{i} : outcome::nothing; }
+  static step_result of_search(block_index placed) noexcept {
+    return placed != no_block ? step_result{placed} : outcome::nothing;
+  }
 
   [[nodiscard]] bool found() const noexcept { return outcome_ == outcome::found; }
   [[nodiscard]] bool waited() const noexcept { return outcome_ == outcome::waited; }
@@ -96,26 +98,26 @@ class [[nodiscard]] step_result {
   [[nodiscard]] block_index block() const noexcept { return block_; }
 
  private:
-  explicit step_result(block_index i) noexcept : outcome_{outcome::found}, block_{i} {}
+  explicit step_result(block_index placed) noexcept : outcome_{outcome::found}, block_{placed} {}
   outcome outcome_;
   block_index block_ = no_block;
 };
 
 struct arena_state {
-  arena_state(device& on, const arena_config& config, caches_above& caches, std::unique_ptr<policy> decides,
-              arena_mutex& mutex);
+  arena_state(device& device, const arena_config& configuration, cache_client& client, std::unique_ptr<policy> policy,
+              arena_mutex& guard);
 
   const arena_config& config;
   arena_mutex& mutex;
-  device& on;
-  caches_above& caches;
+  device& own_device;
+  cache_client& caches;
   segment_observers observers;  ///< told without the lock
-  budget cap;
-  guarded_policy decides GPUMEM_GUARDED_BY(under_arena_lock);
+  budget pool_budget;
+  guarded_policy pool_policy GPUMEM_GUARDED_BY(under_arena_lock);
   heap blocks GPUMEM_GUARDED_BY(under_arena_lock);
   stream_order streams;
   block_uses uses GPUMEM_GUARDED_BY(under_arena_lock);
-  paged_backing pages GPUMEM_GUARDED_BY(under_arena_lock);
+  page_manager pages GPUMEM_GUARDED_BY(under_arena_lock);
   page_rules rules GPUMEM_GUARDED_BY(under_arena_lock);
   best_fit fits GPUMEM_GUARDED_BY(under_arena_lock);
   growth_gate gate GPUMEM_GUARDED_BY(under_arena_lock);
@@ -124,7 +126,7 @@ struct arena_state {
   blocking_calls records GPUMEM_GUARDED_BY(under_arena_lock);          ///< of fences, which block while a queue is full
   blocking_calls context_records GPUMEM_GUARDED_BY(under_arena_lock);  ///< of those that no capture survives
   /// Of segments that left the heap, and that the driver has not taken back yet, or never will.
-  std::uint64_t lost_bytes GPUMEM_GUARDED_BY(under_arena_lock) = 0;
+  std::uint64_t in_transit_bytes GPUMEM_GUARDED_BY(under_arena_lock) = 0;
   /// The counters; the bytes are filled in when asked.
   statistics counts GPUMEM_GUARDED_BY(under_arena_lock);
   flight_record flight GPUMEM_GUARDED_BY(under_arena_lock);
@@ -138,17 +140,17 @@ struct arena_state {
   }
   /// How long the request may still wait. Its time begins with the first call.
   [[nodiscard]] const wait_deadline& deadline_of(pending_request& request) const {
-    if (!request.deadline) request.deadline.emplace(on, config.free_wait_ns);
+    if (!request.deadline) request.deadline.emplace(own_device, config.free_wait_ns);
     return *request.deadline;
   }
   /// A live block among what is free for the request's owner; `no_block` where nothing fits.
-  [[nodiscard]] block_index search(const pending_request& w) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] block_index search(const pending_request& request) GPUMEM_UNDER_LOCK;
   /// False while a capture forbids to give memory back. Asks the device for one that gpumem has not noticed, for which
   /// the lock is given up.
   [[nodiscard]] bool may_give_back(arena_lock& lock) const GPUMEM_UNDER_LOCK;
   /// Keeps an event of the slow path: bytes, or nanoseconds of a wait.
   void note(slow_event kind, std::uint64_t amount) noexcept GPUMEM_UNDER_LOCK {
-    flight.note(kind, amount, cap.reserved());
+    flight.note(kind, amount, pool_budget.reserved());
   }
   /// The budget has grown by so many bytes that the pool holds now.
   void count_taken(std::uint64_t bytes) noexcept GPUMEM_UNDER_LOCK;

@@ -63,20 +63,20 @@ class budget {
 /// Bytes that were just reserved: given back at its end, unless `keep` was called before.
 class reservation {
  public:
-  reservation(budget& of, std::uint64_t bytes) noexcept : of_{of}, bytes_{bytes} {}
+  reservation(budget& budget, std::uint64_t bytes) noexcept : budget_{budget}, bytes_{bytes} {}
   ~reservation() {
-    if (bytes_ != 0) of_.give_back(bytes_);
+    if (bytes_ != 0) budget_.give_back(bytes_);
   }
   reservation(const reservation&) = delete;
   reservation& operator=(const reservation&) = delete;
   /// So many are the pool's own from here on, and the rest goes back at once.
   void keep(std::uint64_t kept_bytes) noexcept {
-    if (bytes_ != kept_bytes) of_.give_back(bytes_ - kept_bytes);
+    if (bytes_ != kept_bytes) budget_.give_back(bytes_ - kept_bytes);
     bytes_ = 0;
   }
 
  private:
-  budget& of_;
+  budget& budget_;
   std::uint64_t bytes_;
 };
 

@@ -7,15 +7,15 @@
 namespace gpumem {
 
 bool fence_calls::poll(arena_lock& lock) {
-  const heap_totals& now = state_.blocks.totals();
-  const std::uint64_t idle_bytes = now.idle_bytes;
-  const std::uint64_t fenced_bytes = now.fenced_bytes;
+  const heap_totals& totals = state_.blocks.totals();
+  const std::uint64_t idle_bytes = totals.idle_bytes;
+  const std::uint64_t fenced_bytes = totals.fenced_bytes;
   {
-    const device::calls_together row{state_.on};
+    const device::calls_together row{state_.own_device};
     state_.streams.poll();  // first: what is done on the owner's stream lets a fenced block go to everybody at once
     state_.uses.poll();
   }
-  const bool freed = now.idle_bytes != idle_bytes || now.fenced_bytes != fenced_bytes;
+  const bool freed = totals.idle_bytes != idle_bytes || totals.fenced_bytes != fenced_bytes;
   if (freed) state_.mutex.begin_generation();
   record(lock);
   return freed;
@@ -23,8 +23,8 @@ bool fence_calls::poll(arena_lock& lock) {
 
 void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
   state_.streams.fence_named(named, true, 1);
-  for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
-    if (state_.streams.serves_others(o) && state_.streams[o].dirty) state_.streams.fence_behind(o);
+  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
+    if (state_.streams.serves_others(owner) && state_.streams[owner].dirty) state_.streams.fence_behind(owner);
   }
   record(lock);
   poll(lock);
@@ -33,14 +33,14 @@ void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
 void fence_calls::record(arena_lock& lock) {
   const std::vector<unrecorded_fence> fences = state_.streams.take_unrecorded();
   if (fences.empty()) return;
-  const device::calls_together row{state_.on};
+  const device::calls_together row{state_.own_device};
   const unsigned captures = state_.streams.captures();
   for (const unrecorded_fence& f : fences) {
     const bool overtaken = state_.streams.captures() > captures;
     std::optional<fence> recorded;
     if (!overtaken && state_.streams.begin_handle_call(f)) {
       blocking_calls& records = f.apart ? state_.records : state_.context_records;
-      const result<fence> made = records.make(lock, [&] { return state_.streams.record_on_device(f); });
+      const result<fence> made = records.run_unlocked(lock, [&] { return state_.streams.record_on_device(f); });
       if (made) recorded = *made;
       state_.streams.end_handle_call(f);
     }
@@ -50,21 +50,22 @@ void fence_calls::record(arena_lock& lock) {
 
 void fence_calls::order(arena_lock& lock, device_waits& waits) {
   record(lock);
-  const device::calls_together row{state_.on};
+  const device::calls_together row{state_.own_device};
   const unsigned captures = state_.streams.captures();
   using state = device_waits::wait::state;
   for (device_waits::wait& w : waits.begin_round()) {
-    if (w.is != state::missing) continue;
-    waits.tried(w, state_.streams.captures() <= captures && order_one(lock, waits.waiter(), w.behind));
+    if (w.status != state::missing) continue;
+    waits.tried(w, state_.streams.captures() <= captures && order_one(lock, waits.waiter(), w.fence));
   }
 }
 
 // False where the fence has failed, or another thread has not recorded it yet.
-bool fence_calls::order_one(arena_lock& lock, owner_id waiter, fence_index f) {
-  const tracked_fence behind = state_.streams.tracked(f);
-  if (behind.seen != tracked_fence::state::pending) return behind.seen == tracked_fence::state::done;
+bool fence_calls::order_one(arena_lock& lock, owner_id waiter, fence_index fence) {
+  const tracked_fence tracked = state_.streams.tracked(fence);
+  if (tracked.status != tracked_fence::state::pending) return tracked.status == tracked_fence::state::done;
   const stream_ref stream = state_.streams[waiter].stream;
-  const status made = state_.records.make(lock, [&] { return state_.on.wait_stream(stream, behind.device_fence); });
+  const status made =
+      state_.records.run_unlocked(lock, [&] { return state_.own_device.wait_stream(stream, tracked.device_fence); });
   if (made) ++state_.counts.device_waits;
   return made.ok();
 }
@@ -75,7 +76,7 @@ step_result fence_calls::wait_for_any(arena_lock& lock, const held_fences& held,
   std::unordered_map<owner_id, std::size_t> first_of_stream;
   for (const fence_index f : held.all()) {
     const tracked_fence& each = state_.streams.tracked(f);
-    if (each.seen != tracked_fence::state::pending || !state_.streams.may_wait_for(f)) continue;
+    if (each.status != tracked_fence::state::pending || !state_.streams.may_wait_for(f)) continue;
     if (each.order != idle_owner && !each.foreign) {
       const auto [at, is_new] = first_of_stream.try_emplace(each.order, first.size());
       if (!is_new) {
@@ -91,27 +92,28 @@ step_result fence_calls::wait_for_any(arena_lock& lock, const held_fences& held,
   const std::uint64_t left_ns = deadline.left_ns();
   if (pending.empty() || left_ns == 0) return step_result::outcome::nothing;
   const std::uint64_t generation = state_.mutex.generation();
-  const std::uint64_t others = lock.changes_by_others();
+  const std::uint64_t changes_before = lock.changes_by_others();
   const auto changed = [&] { return state_.mutex.generation() != generation; };
   const std::uint64_t began_ns = flight_time_ns();
-  const result<bool> done = state_.host_waits.make(lock, [&] { return state_.on.wait_any(pending, left_ns, changed); });
+  const result<bool> done =
+      state_.host_waits.run_unlocked(lock, [&] { return state_.own_device.wait_any(pending, left_ns, changed); });
   if (done.code() == errc::host_failure) return step_result::outcome::nothing;
   ++state_.counts.host_waits;
   state_.note(slow_event::host_waited, flight_time_ns() - began_ns);
   {
-    const device::calls_together row{state_.on};
+    const device::calls_together row{state_.own_device};
     state_.streams.begin_round();
     for (const fence_index f : first) state_.streams.ask(f);  // also learns of a fence that has failed
   }
   poll(lock);
-  const bool over = done && !*done && lock.changes_by_others() == others;
-  return over ? step_result::outcome::nothing : step_result::outcome::waited;
+  const bool timed_out = done && !*done && lock.changes_by_others() == changes_before;
+  return timed_out ? step_result::outcome::nothing : step_result::outcome::waited;
 }
 
 bool fence_calls::wait_for_each(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) {
   const auto others_record = [&]() GPUMEM_UNDER_LOCK {
-    return std::ranges::any_of(held.all(), [&](fence_index f) GPUMEM_UNDER_LOCK {
-      return state_.streams.tracked(f).seen == tracked_fence::state::unrecorded;
+    return std::ranges::any_of(held.all(), [&](fence_index fence) GPUMEM_UNDER_LOCK {
+      return state_.streams.tracked(fence).status == tracked_fence::state::unrecorded;
     });
   };
   bool any = false;
@@ -122,16 +124,16 @@ bool fence_calls::wait_for_each(arena_lock& lock, const held_fences& held, const
   return poll(lock) || any;
 }
 
-void fence_calls::wait_for_owner(arena_lock& lock, owner_id o, const wait_deadline& deadline) {
+void fence_calls::wait_for_owner(arena_lock& lock, owner_id owner, const wait_deadline& deadline) {
   held_fences held{state_.streams};
-  held.add_cover_of(o);
+  held.add_cover_of(owner);
   record(lock);
   wait_for_each(lock, held, deadline);
 }
 
 void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
-  for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
-    if (state_.streams.serves_others(o)) held->add_cover_of(o);
+  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
+    if (state_.streams.serves_others(owner)) held->add_cover_of(owner);
   }
   state_.uses.hold_fences(held);
   record(lock);

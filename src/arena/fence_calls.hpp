@@ -36,7 +36,7 @@ class fence_calls {
   /// waited for.
   step_result wait_for_any(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
   /// Waits for all that was freed on that owner so far, and takes note of it.
-  void wait_for_owner(arena_lock& lock, owner_id o, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
+  void wait_for_owner(arena_lock& lock, owner_id owner, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
   /// Waits for every fence before free memory, recording those that are missing, and takes note of what is done. False
   /// where nothing was waited for and nothing became free.
   bool wait_for_all(arena_lock& lock, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
@@ -44,7 +44,7 @@ class fence_calls {
   void hold_all(arena_lock& lock, held_fences* held) GPUMEM_UNDER_LOCK;
 
  private:
-  bool order_one(arena_lock& lock, owner_id waiter, fence_index f) GPUMEM_UNDER_LOCK;
+  bool order_one(arena_lock& lock, owner_id waiter, fence_index fence) GPUMEM_UNDER_LOCK;
   bool wait_for_each(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
 
   arena_state& state_;

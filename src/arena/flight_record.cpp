@@ -12,8 +12,8 @@ std::string_view to_string(slow_event kind) noexcept {
                                                    "pages_moved",       "pages_returned",   "refused_by_limit",
                                                    "refused_by_device", "host_waited",      "thread_waited",
                                                    "callbacks_asked",   "request_refused",  "limit_set"};
-  const auto at = static_cast<std::size_t>(kind);
-  return at < names.size() ? names.at(at) : "unknown_event";
+  const auto index = static_cast<std::size_t>(kind);
+  return index < names.size() ? names.at(index) : "unknown_event";
 }
 
 void flight_record::note(slow_event kind, std::uint64_t amount, std::uint64_t reserved_bytes) noexcept {

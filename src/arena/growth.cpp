@@ -24,7 +24,7 @@ void growth::open(arena_lock& lock, pending_request& request) {
     return;
   }
   const growth_ticket ticket{state_.gate};
-  const segment_request ask = state_.decides.first(state_.view());
+  const segment_request ask = state_.pool_policy.first(state_.view());
   if (ask.bytes == 0) {
     opened_ = true;
     return;
@@ -33,13 +33,13 @@ void growth::open(arena_lock& lock, pending_request& request) {
   opened_ = true;
   state_.counts.asked_at_start_bytes = ask.bytes;
   state_.counts.got_at_start_bytes = got;
-  if (state_.config.verbose || got < round_down(ask.bytes, state_.on.info().granularity_bytes)) {
+  if (state_.config.verbose || got < round_down(ask.bytes, state_.own_device.info().granularity_bytes)) {
     log_if_possible([&] {
       return fmt::format("pool {} ({}): got {} of {} at first use", state_.config.name, state_.config.policy_name,
                          format_bytes(got), format_bytes(ask.bytes));
     });
   }
-  if (got != 0) state_.decides.grew(state_.view(), got);
+  if (got != 0) state_.pool_policy.grew(state_.view(), got);
 }
 
 step_result growth::grow(arena_lock& lock, pending_request& request) {
@@ -56,34 +56,34 @@ step_result growth::grow(arena_lock& lock, pending_request& request) {
     if (state_.paged()) return paged_in;  // else the first range was refused
   }
   const std::uint64_t need = request.alignment <= block_granularity ? request.bytes : request.bytes + request.alignment;
-  const std::uint64_t got = add_segment(lock, state_.decides.grow(state_.view(), need), request);
-  if (got != 0) state_.decides.grew(state_.view(), got);
+  const std::uint64_t got = add_segment(lock, state_.pool_policy.grow(state_.view(), need), request);
+  if (got != 0) state_.pool_policy.grew(state_.view(), got);
   return step_result::of_search(state_.search(request));
 }
 
 // Bytes of the new segment, 0 where the limit or the device refused; the request notes which. Requires the ticket.
 std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, pending_request& request) {
-  const std::uint64_t unit = state_.on.info().granularity_bytes;
+  const std::uint64_t unit = state_.own_device.info().granularity_bytes;
   const std::optional<std::uint64_t> least = checked_round_up(std::max<std::uint64_t>(ask.least_bytes, 1), unit);
   std::uint64_t size = ask.bytes;
   for (;;) {
-    const std::uint64_t left = round_down(state_.cap.left(), unit);
+    const std::uint64_t left = round_down(state_.pool_budget.left(), unit);
     if (!least || *least > left) {
       request.limit_refused = true;
       state_.note(slow_event::refused_by_limit, least.value_or(UINT64_MAX));
       return 0;
     }
     size = std::clamp(round_up(std::min(size, left), unit), *least, left);
-    if (!state_.cap.reserve(size)) continue;  // the limit was lowered in between
-    reservation reserved{state_.cap, size};
+    if (!state_.pool_budget.reserve(size)) continue;  // the limit was lowered in between
+    reservation reserved{state_.pool_budget, size};
     const result<address> acquired = state_.with_room_for_segment(lock, [&] {
-      result<address> got = state_.on.alloc(size);
+      result<address> got = state_.own_device.alloc(size);
       if (got) state_.observers.added(*got, size, false);
       return got;
     });
     if (acquired.ok()) {
       reserved.keep(size);
-      state_.blocks.add_segment(*acquired, size, request.klass);
+      state_.blocks.add_segment(*acquired, size, request.segment_class);
       ++state_.counts.grown_segments;
       state_.count_taken(size);
       state_.note(slow_event::segment_taken, size);
@@ -97,7 +97,7 @@ std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, 
     request.device_refused = true;
     reserved.keep(0);
     state_.note(slow_event::refused_by_device, size);
-    const std::uint64_t next = state_.decides.smaller(size, *least);
+    const std::uint64_t next = state_.pool_policy.smaller(size, *least);
     if (next == 0 || next >= size) return 0;
     size = std::max(round_down(next, unit), *least);
   }

@@ -23,8 +23,8 @@ guarded_policy::guarded_policy(std::unique_ptr<policy> asked, std::string name)
   }
 }
 
-void guarded_policy::fail(const char* function, const std::string& what) const {
-  throw thrown_status{{errc::policy_failed, fmt::format("policy {}: {} {}", name_, function, what)}};
+void guarded_policy::fail(const char* function, const std::string& message) const {
+  throw thrown_status{{errc::policy_failed, fmt::format("policy {}: {} {}", name_, function, message)}};
 }
 
 void guarded_policy::fail_as_thrown(const char* function) const {  // while the exception is handled

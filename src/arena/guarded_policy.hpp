@@ -15,18 +15,20 @@ class guarded_policy {
   guarded_policy(std::unique_ptr<policy> asked, std::string name);
 
   // As in policy.hpp. Each throws `thrown_status` where the policy throws; std::bad_alloc is passed on.
-  segment_request first(const pool_view& now) const { return ask("first", &policy::first, now); }
-  segment_request grow(const pool_view& now, std::uint64_t need) const { return ask("grow", &policy::grow, now, need); }
+  segment_request first(const pool_view& view) const { return ask("first", &policy::first, view); }
+  segment_request grow(const pool_view& view, std::uint64_t need) const {
+    return ask("grow", &policy::grow, view, need);
+  }
   void grew(const pool_view& after, std::uint64_t bytes) const { ask("grew", &policy::grew, after, bytes); }
   std::uint64_t smaller(std::uint64_t refused, std::uint64_t least) const {
     return ask("smaller", &policy::smaller, refused, least);
   }
-  page_rules pages(const pool_view& now) const { return ask("pages", &policy::pages, now); }
-  page_request page_in(const pool_view& now, std::uint64_t need, std::uint64_t missing) const {
-    return ask("page_in", &policy::page_in, now, need, missing);
+  page_rules pages(const pool_view& view) const { return ask("pages", &policy::pages, view); }
+  page_request page_in(const pool_view& view, std::uint64_t need, std::uint64_t missing) const {
+    return ask("page_in", &policy::page_in, view, need, missing);
   }
-  bool gives_back(give_back why, const pool_view& now) const {
-    return ask("gives_back", &policy::gives_back, why, now);
+  bool gives_back(give_back why, const pool_view& view) const {
+    return ask("gives_back", &policy::gives_back, why, view);
   }
   /// Asked once, when this is made.
   [[nodiscard]] unsigned segment_classes() const noexcept { return classes_; }
@@ -46,7 +48,7 @@ class guarded_policy {
     }
   }
   [[noreturn]] void fail_as_thrown(const char* function) const;
-  [[noreturn]] void fail(const char* function, const std::string& what) const;
+  [[noreturn]] void fail(const char* function, const std::string& message) const;
   [[nodiscard]] unsigned class_of_several(std::uint64_t bytes) const;
 
   std::unique_ptr<policy> asked_;

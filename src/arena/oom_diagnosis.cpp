@@ -28,10 +28,10 @@ pending_run find_pending_run(const arena_state& state, const pending_request& re
   for (const heap_segment& segment : state.blocks.segments()) {
     if (segment.bytes == 0) continue;
     pending_run run;
-    for (block_index i = segment.first; i != no_block; i = state.blocks.at(i).above) {
+    for (block_index i = segment.first; i != no_block; i = state.blocks.at(i).next) {
       const block& b = state.blocks.at(i);
       const bool fenced = b.state == block_state::fenced;
-      if (b.klass != request.klass || (b.state != block_state::free && !fenced)) {
+      if (b.segment_class != request.segment_class || (b.state != block_state::free && !fenced)) {
         run = {};
         continue;
       }
@@ -81,13 +81,14 @@ oom_diagnosis diagnose(const arena_state& state, const pending_request& request)
   if (totals.cached_bytes + totals.idle_bytes + totals.fenced_bytes >= request.bytes) {
     return {.cause = oom_cause::fragmentation};
   }
-  const std::uint64_t most = std::max(state.cap.limit(), state.cap.reserved());
+  const std::uint64_t most = std::max(state.pool_budget.limit(), state.pool_budget.reserved());
   const bool may_fit = request.bytes <= most && state.caches.live_bytes() <= most - request.bytes;
   if (may_fit && (state.gate.taken() || state.give_backs.any())) {
-    return {oom_cause::pending_work, "another thread's call of the driver", state.lost_bytes};
+    return {oom_cause::pending_work, "another thread's call of the driver", state.in_transit_bytes};
   }
-  if (request.limit_refused && !request.device_refused && state.cap.in_group()) return {.cause = oom_cause::limit};
-  const bool unlimited = state.cap.limit() >= state.config.total_bytes;
+  if (request.limit_refused && !request.device_refused && state.pool_budget.in_group())
+    return {.cause = oom_cause::limit};
+  const bool unlimited = state.pool_budget.limit() >= state.config.total_bytes;
   return {.cause = request.device_refused || unlimited ? oom_cause::device_full : oom_cause::limit};
 }
 
@@ -102,22 +103,23 @@ bool is_fragmented(const oom_report& report) noexcept {
 }
 
 std::vector<memory_holder> other_holders(const device_info& card) {
-  std::vector<memory_holder> out;
-  if (card.simulated) return out;
+  std::vector<memory_holder> holders;
+  if (card.simulated) return holders;
   for (const gpu_process& each : nvml_processes(card.uuid)) {
-    if (each.pid != static_cast<std::uint32_t>(::getpid())) out.push_back({each.pid, each.used_bytes.value_or(0), {}});
+    if (each.pid != static_cast<std::uint32_t>(::getpid()))
+      holders.push_back({each.pid, each.used_bytes.value_or(0), {}});
   }
-  name_and_sort(out);
-  return out;
+  name_and_sort(holders);
+  return holders;
 }
 
 std::vector<memory_holder> members_of(group_ledger& group) {
-  std::vector<memory_holder> out;
+  std::vector<memory_holder> holders;
   for (const group_ledger::member& each : group.members()) {
-    out.push_back({static_cast<std::uint32_t>(each.pid), each.bytes, {}});
+    holders.push_back({static_cast<std::uint32_t>(each.pid), each.bytes, {}});
   }
-  name_and_sort(out);
-  return out;
+  name_and_sort(holders);
+  return holders;
 }
 
 }  // namespace gpumem

@@ -23,17 +23,17 @@ block_index oom_ladder::climb(arena_lock& lock, pending_request& request) {
     if (const block_index i = state_.search(request); i != no_block) return i;
   }
   for (unsigned callback_rounds = 0;;) {
-    const std::uint64_t others = lock.changes_by_others();
+    const std::uint64_t changes_before = lock.changes_by_others();
     bool may_yet_be_served = false;
     request.limit_refused = request.device_refused = false;
     request.driver_error = {};
-    if (request.bytes <= std::max(state_.cap.limit(), state_.cap.reserved())) {
+    if (request.bytes <= std::max(state_.pool_budget.limit(), state_.pool_budget.reserved())) {
       step_result step = look(lock, request);
       if (!step.found()) step = last_resorts(lock, request);
       if (step.found()) return step.block();
       may_yet_be_served = may_be_served(lock, request);
       if (may_yet_be_served) {
-        const bool changed = state_.caches.reclaim_all() || lock.changes_by_others() != others;
+        const bool changed = state_.caches.reclaim_all() || lock.changes_by_others() != changes_before;
         if (changed && deadline.left_ns() != 0) continue;
         if (wait(lock, request).waited()) continue;
       }
@@ -42,7 +42,7 @@ block_index oom_ladder::climb(arena_lock& lock, pending_request& request) {
     }
     if (callback_rounds++ < most_callback_rounds && ask_callbacks(lock, request.bytes)) continue;
     // Others went on while the callbacks ran.
-    const bool changed = may_yet_be_served && lock.changes_by_others() != others && deadline.left_ns() != 0;
+    const bool changed = may_yet_be_served && lock.changes_by_others() != changes_before && deadline.left_ns() != 0;
     if (!changed) return no_block;
   }
 }
@@ -81,13 +81,13 @@ step_result oom_ladder::last_resorts(arena_lock& lock, pending_request& request)
 // False where the request cannot be served unless the program frees what it holds: what is live and asked exceeds the
 // limit, or what the pool holds and the device has left.
 bool oom_ladder::may_be_served(arena_lock& lock, const pending_request& request) {
-  std::uint64_t most = std::max(state_.cap.limit(), state_.cap.reserved());
+  std::uint64_t most = std::max(state_.pool_budget.limit(), state_.pool_budget.reserved());
   if (request.device_refused) {
     const result<memory_info> memory = [&]() GPUMEM_UNDER_LOCK {
       const unlocked_section unlocked{lock};
-      return state_.on.memory();
+      return state_.own_device.memory();
     }();
-    if (memory) most = std::min(most, state_.cap.reserved() + memory->free_bytes);
+    if (memory) most = std::min(most, state_.pool_budget.reserved() + memory->free_bytes);
   }
   return request.bytes <= most && state_.caches.live_bytes() <= most - request.bytes;
 }
@@ -97,13 +97,13 @@ step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
   const wait_deadline& deadline = state_.deadline_of(request);
   if (deadline.left_ns() == 0) return step_result::outcome::nothing;
   if (!state_.streams.fences_paused() &&
-      (state_.paged() || others_hold(request) || state_.decides.gives_back(give_back::pressure, state_.view()))) {
+      (state_.paged() || others_hold(request) || state_.pool_policy.gives_back(give_back::pressure, state_.view()))) {
     const context_events permit{state_.streams};
-    const std::uint64_t others = lock.changes_by_others();
+    const std::uint64_t changes_before = lock.changes_by_others();
     held_fences held{state_.streams};
     fences_.hold_all(lock, &held);
     // What became known to be done since the last poll is a reason, too.
-    if (fences_.poll(lock) || lock.changes_by_others() != others) return step_result::outcome::waited;
+    if (fences_.poll(lock) || lock.changes_by_others() != changes_before) return step_result::outcome::waited;
     if (fences_.wait_for_any(lock, held, deadline).waited()) {
       state_.blocks.absorb_idle(request.owner);
       return step_result::outcome::waited;
@@ -118,24 +118,25 @@ step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
 
 // The other owner whose free block fits best; a graph's memory is nobody else's.
 owner_id oom_ladder::best_other(const pending_request& request, block_index* found) const {
-  owner_id whose = idle_owner;
+  owner_id best_owner = idle_owner;
   *found = no_block;
-  for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
-    if (o == request.owner || !state_.streams.serves_others(o)) continue;
-    const block_index i = state_.blocks.best_fit(request.klass, o, false, request.bytes, request.alignment);
+  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
+    if (owner == request.owner || !state_.streams.serves_others(owner)) continue;
+    const block_index i = state_.blocks.best_fit(request.segment_class, owner, false, request.bytes, request.alignment);
     if (i == no_block) continue;
     const std::uint64_t bytes = state_.blocks.at(i).bytes;
     const std::uint64_t least = *found != no_block ? state_.blocks.at(*found).bytes : UINT64_MAX;
-    if (bytes > least || (bytes == least && o > whose)) continue;
+    if (bytes > least || (bytes == least && owner > best_owner)) continue;
     *found = i;
-    whose = o;
+    best_owner = owner;
   }
-  return whose;
+  return best_owner;
 }
 
 bool oom_ladder::others_hold(const pending_request& request) const {
   if (!state_.uses.waiting().empty()) return true;
-  return std::ranges::any_of(state_.blocks.owners_of_free_blocks(), [&](owner_id o) { return o != request.owner; });
+  return std::ranges::any_of(state_.blocks.owners_of_free_blocks(),
+                             [&](owner_id owner) { return owner != request.owner; });
 }
 
 step_result oom_ladder::reuse_other_streams(arena_lock& lock, pending_request& request) {
@@ -155,22 +156,23 @@ step_result oom_ladder::reuse_other_streams(arena_lock& lock, pending_request& r
 // The stream waits on the device. A fenced block serves as well, once the stream is ordered behind its uses; the
 // smaller of the two is taken.
 block_index oom_ladder::take_ordered(const pending_request& request, device_waits& waits) {
-  block_index from = no_block;
-  const owner_id whose = best_other(request, &from);
-  const block_index other = from;
+  block_index smallest = no_block;
+  const owner_id best_owner = best_other(request, &smallest);
+  const block_index other_block = smallest;
   block_index best = no_block;
   for (const block_index i : state_.uses.waiting()) {
     const block& b = state_.blocks.at(i);
-    const bool fits = b.klass == request.klass && b.bytes >= request.bytes + (request.alignment - block_granularity);
-    if (fits && (from == no_block || b.bytes < state_.blocks.at(from).bytes)) from = best = i;
+    const bool fits =
+        b.segment_class == request.segment_class && b.bytes >= request.bytes + (request.alignment - block_granularity);
+    if (fits && (smallest == no_block || b.bytes < state_.blocks.at(smallest).bytes)) smallest = best = i;
   }
   if (best != no_block) {
     if (state_.uses.take_over(waits, best)) return state_.search(request);
     if (waits.missing()) return no_block;
   }
-  if (whose != idle_owner) {
-    if (waits.behind(whose, state_.blocks.at(other).in_index.epoch))
-      return state_.blocks.carve(other, request.bytes, request.alignment);
+  if (best_owner != idle_owner) {
+    if (waits.behind(best_owner, state_.blocks.at(other_block).in_index.epoch))
+      return state_.blocks.carve(other_block, request.bytes, request.alignment);
     if (waits.missing()) return no_block;
   }
   // None is large enough alone. The stream's own blocks that others used are free behind fences that exist already;
@@ -183,9 +185,9 @@ block_index oom_ladder::take_ordered(const pending_request& request, device_wait
 // now is seen at once.
 step_result oom_ladder::reuse_what_is_done(arena_lock& lock, pending_request& request) {
   bool any = false;
-  for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
-    const bool other = o != request.owner && state_.streams.serves_others(o);
-    if (other && state_.streams[o].dirty) any = state_.streams.fence_behind(o) || any;
+  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
+    const bool is_other = owner != request.owner && state_.streams.serves_others(owner);
+    if (is_other && state_.streams[owner].dirty) any = state_.streams.fence_behind(owner) || any;
   }
   for (const block_index i : state_.uses.waiting()) {
     any = state_.streams.fence_behind(state_.blocks.at(i).owner) || any;
@@ -202,13 +204,14 @@ step_result oom_ladder::reuse_what_is_done(arena_lock& lock, pending_request& re
 step_result oom_ladder::reuse_after_wait(arena_lock& lock, pending_request& request) {
   const wait_deadline& deadline = state_.deadline_of(request);
   if (deadline.left_ns() == 0) return step_result::outcome::nothing;
-  block_index other = no_block;
-  if (const owner_id owner = best_other(request, &other); owner != idle_owner) {
+  block_index other_block = no_block;
+  if (const owner_id owner = best_other(request, &other_block); owner != idle_owner) {
     fences_.wait_for_owner(lock, owner, deadline);
     return step_result::of_search(state_.search(request));
   }
-  const bool waits = std::ranges::any_of(state_.uses.waiting(), [&](block_index i) GPUMEM_UNDER_LOCK {
-    return state_.blocks.at(i).klass == request.klass && state_.blocks.at(i).bytes >= request.bytes;
+  const bool waits = std::ranges::any_of(state_.uses.waiting(), [&](block_index index) GPUMEM_UNDER_LOCK {
+    return state_.blocks.at(index).segment_class == request.segment_class &&
+           state_.blocks.at(index).bytes >= request.bytes;
   });
   if (!waits || !fences_.wait_for_all(lock, deadline)) return step_result::outcome::nothing;
   return step_result::of_search(state_.search(request));
@@ -236,11 +239,11 @@ void oom_ladder::take_over_from_others(const pending_request& request, device_wa
   // From the end: an owner that has nothing left gives its place in the list to the last one.
   const std::vector<owner_id>& owners = state_.blocks.owners_of_free_blocks();
   for (std::size_t k = owners.size(); k-- != 0;) {
-    const owner_id o = owners[k];
-    if (o == request.owner || !streams.serves_others(o)) continue;
-    static_cast<void>(waits.behind(o));
+    const owner_id owner = owners[k];
+    if (owner == request.owner || !streams.serves_others(owner)) continue;
+    static_cast<void>(waits.behind(owner));
     stream_slot& mine = streams[request.owner];
-    if (state_.blocks.hand_over(o, waits.waited(o), request.owner, mine.epoch, true)) mine.dirty = true;
+    if (state_.blocks.hand_over(owner, waits.waited(owner), request.owner, mine.epoch, true)) mine.dirty = true;
   }
 }
 
@@ -248,7 +251,7 @@ void oom_ladder::take_over_from_others(const pending_request& request, device_wa
 // and pieces of it taken by smaller requests would keep it from going back later (churn-few-live needs 1.05 times its
 // peak so, 1.20 otherwise).
 step_result oom_ladder::return_and_grow(arena_lock& lock, pending_request& request) {
-  if (!state_.decides.gives_back(give_back::pressure, state_.view())) return step_result::outcome::nothing;
+  if (!state_.pool_policy.gives_back(give_back::pressure, state_.view())) return step_result::outcome::nothing;
   if (trimmer_.return_idle(lock, UINT64_MAX, state_.deadline_of(request)) == 0) return step_result::outcome::nothing;
   request.limit_refused = request.device_refused = false;
   return growth_.grow(lock, request);

@@ -28,9 +28,9 @@ bool pager::add_range(arena_lock& lock, pending_request& request) {
       or_segments ? std::max(round_up(state_.rules.least_range_bytes, page), *least) : *least;
   std::uint64_t bytes = std::max(round_up(state_.rules.range_bytes, page), shortest);
   for (;;) {
-    const result<address> range = state_.with_room_for_segment(lock, [&] { return state_.on.reserve(bytes); });
+    const result<address> range = state_.with_room_for_segment(lock, [&] { return state_.own_device.reserve(bytes); });
     if (range.ok()) {
-      state_.blocks.add_segment(*range, bytes, request.klass, false);
+      state_.blocks.add_segment(*range, bytes, request.segment_class, false);
       ++state_.counts.grown_segments;
       return true;
     }
@@ -55,23 +55,24 @@ bool pager::add_range(arena_lock& lock, pending_request& request) {
 }
 
 // `may`: what is left to be tried, and what the device refused.
-paged_backing::verdict pager::plan(const pending_request& request, const page_place& at, paged_backing::means may,
-                                   page_step* out) const {
-  may.policy = state_.decides.page_in(state_.view(), request.bytes, at.missing_bytes);
-  may.room_bytes = std::min(may.room_bytes, state_.cap.left());
+page_manager::verdict pager::plan(const pending_request& request, const page_place& place,
+                                  page_manager::paging_limits may, remap_batch* step) const {
+  may.policy = state_.pool_policy.page_in(state_.view(), request.bytes, place.missing_bytes);
+  may.room_bytes = std::min(may.room_bytes, state_.pool_budget.left());
   may.unmap = may.unmap && state_.streams.captures() == 0;
-  out->may_unmap = may.unmap;
+  step->may_unmap = may.unmap;
   may.poll = may.poll && may.unmap && (state_.blocks.totals().cached_bytes != 0 || !state_.uses.waiting().empty());
-  return state_.pages.plan(at, request.bytes, may, out);
+  return state_.pages.plan(place, request.bytes, may, step);
 }
 
 // Requires the ticket, and so many bytes of the budget. Gives the lock up for the calls. All host memory that the step
 // needs is taken before it begins: nothing is half done where there is none.
-status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) {
+status pager::execute(arena_lock& lock, remap_batch& step, reservation* reserved) {
   state_.pages.begin(step);
-  status done = state_.give_backs.make(lock, [&] { return gpumem::execute(state_.on, step, &state_.observers); });
-  const paged_backing::finished made = state_.pages.finish(step);
-  if (made.gone_bytes != 0) state_.cap.give_back(made.gone_bytes);
+  status done =
+      state_.give_backs.run_unlocked(lock, [&] { return gpumem::execute(state_.own_device, step, &state_.observers); });
+  const page_manager::finished made = state_.pages.finish(step);
+  if (made.gone_bytes != 0) state_.pool_budget.give_back(made.gone_bytes);
   state_.counts.mapped_pages += made.mapped_pages;
   state_.counts.remapped_pages += made.remapped_pages;
   reserved->keep(made.new_bytes);
@@ -80,7 +81,7 @@ status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) 
     state_.note(slow_event::pages_moved, made.remapped_pages * state_.pages.page_bytes());
   }
   if (made.new_bytes != 0) state_.note(slow_event::pages_taken, made.new_bytes);
-  if (made.new_bytes != 0) state_.decides.grew(state_.view(), made.new_bytes);
+  if (made.new_bytes != 0) state_.pool_policy.grew(state_.view(), made.new_bytes);
   return done;
 }
 
@@ -93,32 +94,32 @@ void pager::fence_before_moves(arena_lock& lock, const pending_request& request)
 
 // The limit leaves no room for pages, or the device has none.
 step_result pager::note_impossible(pending_request& request, std::uint64_t missing_bytes) {
-  const bool by_limit = state_.cap.left() < missing_bytes;
+  const bool by_limit = state_.pool_budget.left() < missing_bytes;
   (by_limit ? request.limit_refused : request.device_refused) = true;
   state_.note(by_limit ? slow_event::refused_by_limit : slow_event::refused_by_device, missing_bytes);
   return step_result::outcome::nothing;
 }
 
 step_result pager::page_in(arena_lock& lock, pending_request& request) {
-  paged_backing::means may;
+  page_manager::paging_limits may;
   may.unmap = state_.may_give_back(lock);
   for (unsigned round = 0; round < most_rounds; ++round) {
     if (!undo_stranded(lock, may.unmap)) {
       request.device_refused = true;
       return step_result::outcome::nothing;
     }
-    const std::optional<page_place> at = cheapest_place(state_.blocks, request.klass, request.owner, request.bytes,
-                                                        request.alignment, state_.pages.page_bytes());
-    if (!at) {
+    const std::optional<page_place> place = cheapest_place(state_.blocks, request.segment_class, request.owner,
+                                                           request.bytes, request.alignment, state_.pages.page_bytes());
+    if (!place) {
       if (!add_range(lock, request)) return step_result::outcome::nothing;
       continue;
     }
-    if (at->missing_bytes == 0) {
-      return step_result::of_search(state_.blocks.carve_at(at->first, at->begin, request.bytes, request.owner));
+    if (place->missing_bytes == 0) {
+      return step_result::of_search(state_.blocks.carve_at(place->first, place->begin, request.bytes, request.owner));
     }
-    page_step step;
-    using verdict = paged_backing::verdict;
-    switch (plan(request, *at, may, &step)) {
+    remap_batch step;
+    using verdict = page_manager::verdict;
+    switch (plan(request, *place, may, &step)) {
       case verdict::poll_first:
         may.poll = false;
         fence_before_moves(lock, request);
@@ -126,21 +127,21 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
       case verdict::give_back_first:
         // Idle runs may be too long for the pieces: given back, they make room for others.
         may.give_back = false;
-        return_stretches(lock, step.new_bytes, pages_of(at->begin, request.bytes, state_.pages.page_bytes()));
+        return_stretches(lock, step.new_bytes, pages_of(place->begin, request.bytes, state_.pages.page_bytes()));
         continue;
       case verdict::impossible:
-        return note_impossible(request, at->missing_bytes);
+        return note_impossible(request, place->missing_bytes);
       case verdict::ready:
         break;
     }
-    if (!state_.cap.reserve(step.new_bytes)) continue;  // the limit was lowered in between
-    reservation reserved{state_.cap, step.new_bytes};
+    if (!state_.pool_budget.reserve(step.new_bytes)) continue;  // the limit was lowered in between
+    reservation reserved{state_.pool_budget, step.new_bytes};
     const status done = execute(lock, step, &reserved);
     if (done.ok()) {
       // The new memory may have filled a gap that fits better than the place.
       block_index placed = state_.search(request);
       if (placed == no_block) {
-        placed = state_.pages.carve(*at, request.bytes, request.owner, step.pieces.front().begin);
+        placed = state_.pages.carve(*place, request.bytes, request.owner, step.pieces.front().begin);
       }
       if (placed != no_block) return step_result::of_search(placed);
       continue;  // another thread took part of the place
@@ -166,9 +167,11 @@ bool pager::undo_stranded(arena_lock& lock, bool may_unmap) {
   while (!state_.pages.stranded().empty()) {
     if (!may_unmap || state_.streams.captures() != 0) return false;
     const mapped_run run = state_.pages.stranded().back();
-    const returned_runs done = state_.give_backs.make(lock, [&] { return return_runs(state_.on, {&run, 1}); });
+    const returned_runs done = state_.give_backs.run_unlocked(lock, [&] {
+      return return_runs(state_.own_device, {&run, 1});
+    });
     state_.pages.finish_stranded(done);
-    state_.cap.give_back(done.destroyed);
+    state_.pool_budget.give_back(done.destroyed);
   }
   return true;
 }
@@ -181,7 +184,7 @@ std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, pag
     if (going.empty()) break;
     const std::uint64_t size = going.back().begin + going.back().bytes - going.front().begin;
     const returned_runs done =
-        state_.give_backs.make(lock, [&] { return return_runs(state_.on, going, &state_.observers); });
+        state_.give_backs.run_unlocked(lock, [&] { return return_runs(state_.own_device, going, &state_.observers); });
     if (!done.why) {
       log_if_possible([&] {
         return fmt::format("pool {}: {} of {} that were to go are {}, the driver did not take them back: {}",
@@ -190,7 +193,7 @@ std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, pag
       });
     }
     state_.pages.finish(going, done);
-    state_.cap.give_back(done.destroyed);
+    state_.pool_budget.give_back(done.destroyed);
     returned += done.destroyed;
     state_.counts.returned_pages += done.destroyed / state_.pages.page_bytes();
     if (done.destroyed != 0) state_.note(slow_event::pages_returned, done.destroyed);

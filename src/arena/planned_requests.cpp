@@ -8,29 +8,31 @@
 
 namespace gpumem {
 
-block_index planned_requests::place(arena_lock& lock, pending_request& w) {
+block_index plan_executor::place(arena_lock& lock, pending_request& request) {
   if (!growth_.opened()) {
-    const unsigned klass = std::exchange(w.klass, 0);
-    growth_.open(lock, w);
-    w.klass = klass;
+    const unsigned segment_class = std::exchange(request.segment_class, 0);
+    growth_.open(lock, request);
+    request.segment_class = segment_class;
   }
-  fence_promised(lock);
+  fence_needed_by_plan(lock);
   block_index i = no_block;
-  const std::optional<planned::place> at = places_.next(in_.blocks, w.bytes, w.stream_key);
-  if (at && !w.capturing && at->begin % w.alignment == 0) {
-    i = free_when_done(lock, w, *at);
+  const std::optional<plan_cursor::place> planned_place =
+      places_.next(state_.blocks, request.bytes, request.stream_key);
+  if (planned_place && !request.capturing && planned_place->begin % request.alignment == 0) {
+    i = free_when_done(lock, request, *planned_place);
     if (i != no_block) {
-      const owner_id o = in_.blocks.at(i).owner;
-      i = in_.blocks.carve_at(i, at->begin, w.bytes, o == idle_owner ? w.owner : o);
-      places_.placed(*at, i);
+      const owner_id owner = state_.blocks.at(i).owner;
+      i = state_.blocks.carve_at(i, planned_place->begin, request.bytes, owner == idle_owner ? request.owner : owner);
+      places_.placed(*planned_place, i);
     }
   }
-  ++(i != no_block ? in_.counts.plan_placements : in_.counts.plan_departures);
-  if (in_.counts.plan_placements == 0 && in_.counts.plan_departures == planned::lost_after && places_.lost()) {
-    log_if_possible([&, departures = in_.counts.plan_departures] {
+  ++(i != no_block ? state_.counts.plan_placements : state_.counts.plan_departures);
+  if (state_.counts.plan_placements == 0 && state_.counts.plan_departures == plan_cursor::lost_after &&
+      places_.lost()) {
+    log_if_possible([&, departures = state_.counts.plan_departures] {
       return fmt::format(
           "pool {}: of the first {} requests the plan has none: it is of another program; growth serves instead",
-          in_.config.name, departures);
+          state_.config.name, departures);
     });
   }
   return i;
@@ -38,62 +40,63 @@ block_index planned_requests::place(arena_lock& lock, pending_request& w) {
 
 // What the plan gives to another stream next gets its fence at the first request behind the free, so that the work
 // before it can be seen to be done when that stream asks. Under `device` the fence is recorded when it is waited for.
-void planned_requests::fence_promised(arena_lock& lock) {
-  if (!promised_ || in_.config.reuse == stream_reuse::device || in_.streams.fences_paused()) return;
-  promised_ = false;
-  const auto fence = [&](owner_id o) {
-    if (std::exchange(in_.streams[o].promised, false)) in_.streams.fence_behind(o);
+void plan_executor::fence_needed_by_plan(arena_lock& lock) {
+  if (!needed_by_plan_ || state_.config.reuse == stream_reuse::device || state_.streams.fences_paused()) return;
+  needed_by_plan_ = false;
+  const auto fence = [&](owner_id owner) {
+    if (std::exchange(state_.streams[owner].needed_by_plan, false)) state_.streams.fence_behind(owner);
   };
-  for (const owner_id o : in_.blocks.owners_of_free_blocks()) fence(o);
-  for (const block_index i : in_.uses.waiting()) fence(in_.blocks.at(i).owner);
+  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) fence(owner);
+  for (const block_index i : state_.uses.waiting()) fence(state_.blocks.at(i).owner);
   fences_.record(lock);
 }
 
 // As `free_at`, also where what other streams did there is done by now. Under `host` the first of them is waited for.
-block_index planned_requests::free_when_done(arena_lock& lock, pending_request& w, const planned::place& at) {
-  owner_id other = idle_owner;
-  const block_index at_once = free_at(lock, w, at, &other);
-  if (at_once != no_block || (other == idle_owner && in_.uses.waiting().empty())) return at_once;
+block_index plan_executor::free_when_done(arena_lock& lock, pending_request& request, const plan_cursor::place& place) {
+  owner_id blocker = idle_owner;
+  const block_index at_once = free_at(lock, request, place, &blocker);
+  if (at_once != no_block || (blocker == idle_owner && state_.uses.waiting().empty())) return at_once;
   fences_.poll(lock);
-  const block_index i = free_at(lock, w, at, &other);
-  if (i != no_block || other == idle_owner || in_.config.reuse != stream_reuse::host) return i;
-  fences_.wait_for_owner(lock, other, in_.deadline_of(w));
-  return free_at(lock, w, at, &other);
+  const block_index i = free_at(lock, request, place, &blocker);
+  if (i != no_block || blocker == idle_owner || state_.config.reuse != stream_reuse::host) return i;
+  fences_.wait_for_owner(lock, blocker, state_.deadline_of(request));
+  return free_at(lock, request, place, &blocker);
 }
 
 // The free block that contains all of a place, after the request's stream was ordered behind those whose memory it is.
 // Where an owner is in the way that may not be waited for on the device, none, and that owner.
-block_index planned_requests::free_at(arena_lock& lock, const pending_request& w, const planned::place& at,
-                                      owner_id* in_the_way) {
-  return fences_.take_ordered(lock, w.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK -> block_index {
+block_index plan_executor::free_at(arena_lock& lock, const pending_request& request, const plan_cursor::place& place,
+                                   owner_id* in_the_way) {
+  return fences_.take_ordered(lock, request.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK -> block_index {
     *in_the_way = idle_owner;
-    const planned::blocks found = places_.find(in_.blocks, at, w.bytes, w.owner);
-    const bool waits_on_device = in_.config.reuse == stream_reuse::device && !in_.streams.fences_paused();
-    for (const auto [o, epoch] : found.others) {
-      if (waits_on_device && in_.streams.serves_others(o)) continue;
-      *in_the_way = o;
+    const plan_cursor::blocks found = places_.find(state_.blocks, place, request.bytes, request.owner);
+    const bool waits_on_device = state_.config.reuse == stream_reuse::device && !state_.streams.fences_paused();
+    for (const auto [owner, epoch] : found.other_owners) {
+      if (waits_on_device && state_.streams.serves_others(owner)) continue;
+      *in_the_way = owner;
       return no_block;
     }
     if (found.first == no_block) return no_block;
     bool ordered = true;
-    for (const auto [o, epoch] : found.others) ordered = waits.behind(o, epoch) && ordered;
+    for (const auto [owner, epoch] : found.other_owners) ordered = waits.behind(owner, epoch) && ordered;
     if (!ordered) return no_block;
-    if (!found.several || found.others.empty()) return found.first;  // own and idle blocks are cut where they are
-    in_.streams[w.owner].dirty = true;
-    return in_.blocks.unite(found.first, at.begin + w.bytes, w.owner, in_.streams[w.owner].epoch);
+    if (!found.several || found.other_owners.empty()) return found.first;  // own and idle blocks are cut where they are
+    state_.streams[request.owner].dirty = true;
+    return state_.blocks.unite(found.first, place.begin + request.bytes, request.owner,
+                               state_.streams[request.owner].epoch);
   });
 }
 
-block_index planned_requests::climb(arena_lock& lock, pending_request& w) {
-  const unsigned klass = w.klass;
+block_index plan_executor::climb(arena_lock& lock, pending_request& request) {
+  const unsigned segment_class = request.segment_class;
   if (places_.lost()) {
-    w.klass = 0;
-    if (const block_index i = in_.search(w); i != no_block) return i;
-    w.klass = klass;
+    request.segment_class = 0;
+    if (const block_index i = state_.search(request); i != no_block) return i;
+    request.segment_class = segment_class;
   }
-  if (const block_index i = ladder_.climb(lock, w); i != no_block) return i;
-  w.klass = 0;
-  return ladder_.climb(lock, w);
+  if (const block_index i = ladder_.climb(lock, request); i != no_block) return i;
+  request.segment_class = 0;
+  return ladder_.climb(lock, request);
 }
 
 }  // namespace gpumem

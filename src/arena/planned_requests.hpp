@@ -12,35 +12,35 @@
 
 namespace gpumem {
 
-class planned_requests {
+class plan_executor {
  public:
-  planned_requests(arena_state& in, fence_calls& fences, growth& grows, oom_ladder& ladder)
-      : in_{in}, fences_{fences}, growth_{grows}, ladder_{ladder}, places_{in.config.plan} {}
+  plan_executor(arena_state& state, fence_calls& fences, growth& grows, oom_ladder& ladder)
+      : state_{state}, fences_{fences}, growth_{grows}, ladder_{ladder}, places_{state.config.plan} {}
 
   [[nodiscard]] bool follows() const noexcept { return places_.follows(); }
   /// The block at the planned place, live, or none where the request departs from the plan or the place is not free.
-  block_index place(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
+  block_index place(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   /// As `oom_ladder::climb`, for what the plan did not place.
-  block_index climb(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
-  /// A block is free, in the order of `o`.
-  void freed(block_index i, owner_id o) GPUMEM_UNDER_LOCK {
-    if (places_.gone(i)) promised_ = in_.streams[o].promised = true;
+  block_index climb(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  /// A block is free, in the order of `owner`.
+  void freed(block_index index, owner_id owner) GPUMEM_UNDER_LOCK {
+    if (places_.ended(index)) needed_by_plan_ = state_.streams[owner].needed_by_plan = true;
   }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept { return places_.metadata_bytes(); }
 
  private:
-  [[nodiscard]] block_index free_at(arena_lock& lock, const pending_request& w, const planned::place& at,
+  [[nodiscard]] block_index free_at(arena_lock& lock, const pending_request& request, const plan_cursor::place& place,
                                     owner_id* in_the_way) GPUMEM_UNDER_LOCK;
-  [[nodiscard]] block_index free_when_done(arena_lock& lock, pending_request& w,
-                                           const planned::place& at) GPUMEM_UNDER_LOCK;
-  void fence_promised(arena_lock& lock) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] block_index free_when_done(arena_lock& lock, pending_request& request,
+                                           const plan_cursor::place& place) GPUMEM_UNDER_LOCK;
+  void fence_needed_by_plan(arena_lock& lock) GPUMEM_UNDER_LOCK;
 
-  arena_state& in_;
+  arena_state& state_;
   fence_calls& fences_;
   growth& growth_;
   oom_ladder& ladder_;
-  planned places_;
-  bool promised_ = false;  // a slot's `promised` is set
+  plan_cursor places_;
+  bool needed_by_plan_ = false;  // a slot's `promised` is set
 };
 
 }  // namespace gpumem

@@ -21,10 +21,10 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes, const 
     if (most == 0) break;
     const address going = state_.blocks.segments()[best].begin;
     state_.blocks.remove_segment(best);
-    state_.lost_bytes += most;
-    const status taken = state_.give_backs.make(lock, [&] {
+    state_.in_transit_bytes += most;
+    const status taken = state_.give_backs.run_unlocked(lock, [&] {
       state_.observers.removing(going, most, false);
-      return state_.on.free(going);
+      return state_.own_device.free(going);
     });
     if (!taken) {
       log_if_possible([&] {
@@ -33,8 +33,8 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes, const 
       });
       break;
     }
-    state_.lost_bytes -= most;
-    state_.cap.give_back(most);
+    state_.in_transit_bytes -= most;
+    state_.pool_budget.give_back(most);
     returned += most;
     ++state_.counts.returned_segments;
     state_.note(slow_event::segment_returned, most);
@@ -43,31 +43,31 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes, const 
 }
 
 trim_result trimmer::trim(arena_lock& lock, std::uint64_t bytes) {
-  trim_result out;
-  const wait_deadline deadline{state_.on, state_.config.free_wait_ns};
+  trim_result trimmed;
+  const wait_deadline deadline{state_.own_device, state_.config.free_wait_ns};
   const context_events permit{state_.streams};  // the program asks for its memory
   fences_.poll(lock);
   if (state_.caches.reclaim_all()) fences_.poll(lock);  // deferred frees come with fences of their own
-  const bool allowed = state_.decides.gives_back(give_back::trim, state_.view());
+  const bool allowed = state_.pool_policy.gives_back(give_back::trim, state_.view());
   if (allowed) {
-    out.returned_bytes = return_idle(lock, bytes, deadline);
+    trimmed.returned_bytes = return_idle(lock, bytes, deadline);
     // A block whose uses are done is free for its own stream first, and idle behind another fence.
-    while (out.returned_bytes < bytes && deadline.left_ns() != 0 && fences_.wait_for_all(lock, deadline)) {
-      out.returned_bytes += return_idle(lock, bytes - out.returned_bytes, deadline);
+    while (trimmed.returned_bytes < bytes && deadline.left_ns() != 0 && fences_.wait_for_all(lock, deadline)) {
+      trimmed.returned_bytes += return_idle(lock, bytes - trimmed.returned_bytes, deadline);
     }
   }
-  explain_rest(allowed, !state_.may_give_back(lock), &out);
-  return out;
+  explain_rest(allowed, !state_.may_give_back(lock), &trimmed);
+  return trimmed;
 }
 
 // `withheld`: by a capture.
-void trimmer::explain_rest(bool allowed, bool withheld, trim_result* out) const {
+void trimmer::explain_rest(bool allowed, bool withheld, trim_result* trimmed) const {
   for (const heap_segment& segment : state_.blocks.segments()) {
     if (segment.bytes == 0) continue;
     std::uint64_t idle = 0;
     std::uint64_t waiting = 0;
     bool in_use = false;
-    for (block_index i = segment.first; i != no_block; i = state_.blocks.at(i).above) {
+    for (block_index i = segment.first; i != no_block; i = state_.blocks.at(i).next) {
       const block& b = state_.blocks.at(i);
       if (b.state == block_state::free && b.owner == idle_owner) {
         idle += b.bytes;
@@ -79,13 +79,13 @@ void trimmer::explain_rest(bool allowed, bool withheld, trim_result* out) const 
     }
     // A segment goes as a whole; of a paged one each page that nothing else lies on.
     const std::uint64_t may_go = segment.paged ? idle_pages_of(segment) + waiting : in_use ? 0 : idle + waiting;
-    out->in_use_bytes += idle + waiting - may_go;
+    trimmed->in_use_bytes += idle + waiting - may_go;
     if (!allowed)
-      out->kept_bytes += may_go;
+      trimmed->kept_bytes += may_go;
     else if (withheld || (waiting != 0 && !segment.paged))
-      out->pending_bytes += may_go;
+      trimmed->pending_bytes += may_go;
     else if (segment.paged)
-      out->pending_bytes += waiting;
+      trimmed->pending_bytes += waiting;
   }
 }
 

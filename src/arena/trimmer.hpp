@@ -20,7 +20,7 @@ class trimmer {
   trim_result trim(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
 
  private:
-  void explain_rest(bool allowed, bool withheld, trim_result* out) const GPUMEM_UNDER_LOCK;
+  void explain_rest(bool allowed, bool withheld, trim_result* trimmed) const GPUMEM_UNDER_LOCK;
   [[nodiscard]] std::uint64_t idle_pages_of(const heap_segment& segment) const GPUMEM_UNDER_LOCK;
 
   arena_state& state_;

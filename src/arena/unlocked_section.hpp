@@ -56,8 +56,8 @@ class wait_deadline {
  public:
   static constexpr std::uint64_t forever = UINT64_MAX;
   /// `most_ns` from now on; 0: the request waits for no work, `forever`: as long as it takes.
-  wait_deadline(const device& on, std::uint64_t most_ns)
-      : device_{on}, most_ns_{most_ns}, begin_ns_{on.clock_ns()}, end_{end_of(most_ns)} {}
+  wait_deadline(const device& device, std::uint64_t most_ns)
+      : device_{device}, most_ns_{most_ns}, begin_ns_{device.clock_ns()}, end_{end_of(most_ns)} {}
 
   [[nodiscard]] bool waits() const noexcept { return most_ns_ != 0; }
   /// On the device's clock; 0 once the time is over, `forever` without a limit.
@@ -157,8 +157,8 @@ class blocking_calls {
  public:
   /// What `call` returns. Requires that no capture is under way that it would invalidate.
   template <typename Call>
-  auto make(arena_lock& lock, const Call& call) GPUMEM_REQUIRES(under_arena_lock) {
-    const counted_call one{*this, lock.mutex()};
+  auto run_unlocked(arena_lock& lock, const Call& call) GPUMEM_REQUIRES(under_arena_lock) {
+    const counted_call counted{*this, lock.mutex()};
     const unlocked_section unlocked{lock};
     return call();
   }

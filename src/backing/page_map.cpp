@@ -10,9 +10,9 @@ void page_map::make_room(std::size_t runs) {
   if (runs < room_.size()) room_.resize(runs);
   room_.reserve(runs);
   while (room_.size() < runs) {
-    std::map<address, mapped_run> one;
-    one.emplace();
-    room_.push_back(one.extract(one.begin()));
+    std::map<address, mapped_run> spare;
+    spare.emplace();
+    room_.push_back(spare.extract(spare.begin()));
   }
 }
 
@@ -29,41 +29,42 @@ void page_map::insert(const mapped_run& run) {
 }
 
 void page_map::erase(address begin, std::uint64_t bytes) noexcept {
-  auto it = runs_.lower_bound(begin);
-  while (it != runs_.end() && it->first + it->second.bytes <= begin + bytes) it = runs_.erase(it);
+  auto entry = runs_.lower_bound(begin);
+  while (entry != runs_.end() && entry->first + entry->second.bytes <= begin + bytes) entry = runs_.erase(entry);
 }
 
-std::vector<idle_stretch> page_map::idle(const heap& in, address keep, address keep_end) const {
-  std::vector<idle_stretch> out;
-  for (block_index i = in.oldest_free(idle_owner); i != no_block; i = in.at(i).in_index.newer) {
-    const block& b = in.at(i);
+std::vector<idle_stretch> page_map::idle(const heap& pool_heap, address keep, address keep_end) const {
+  std::vector<idle_stretch> stretches;
+  for (block_index i = pool_heap.oldest_free(idle_owner); i != no_block; i = pool_heap.at(i).in_index.newer) {
+    const block& b = pool_heap.at(i);
     const address end = b.begin + b.bytes;
-    idle_stretch now;
+    idle_stretch stretch;
     const auto close = [&] {
-      if (now.bytes != 0) out.push_back(now);
-      now = {};
+      if (stretch.bytes != 0) stretches.push_back(stretch);
+      stretch = {};
     };
-    for (auto it = runs_.lower_bound(b.begin); it != runs_.end(); ++it) {
-      const mapped_run& run = it->second;
+    for (auto entry = runs_.lower_bound(b.begin); entry != runs_.end(); ++entry) {
+      const mapped_run& run = entry->second;
       if (run.begin + run.bytes > end) break;
       if (run.begin < keep_end && run.begin + run.bytes > keep) {
         close();
         continue;
       }
-      if (now.bytes == 0) now.begin = run.begin;
-      now.bytes += run.bytes;
+      if (stretch.bytes == 0) stretch.begin = run.begin;
+      stretch.bytes += run.bytes;
     }
     close();
   }
-  std::sort(out.begin(), out.end(), [](const idle_stretch& a, const idle_stretch& b) { return a.begin < b.begin; });
-  return out;
+  std::sort(stretches.begin(), stretches.end(),
+            [](const idle_stretch& lhs, const idle_stretch& rhs) { return lhs.begin < rhs.begin; });
+  return stretches;
 }
 
 bool page_map::touches(address begin, std::uint64_t bytes) const {
-  auto it = runs_.lower_bound(begin + bytes);
-  if (it == runs_.begin()) return false;
-  --it;
-  return it->second.begin + it->second.bytes > begin;
+  auto entry = runs_.lower_bound(begin + bytes);
+  if (entry == runs_.begin()) return false;
+  --entry;
+  return entry->second.begin + entry->second.bytes > begin;
 }
 
 }  // namespace gpumem

@@ -35,9 +35,9 @@ class page_map {
   /// Takes every run out that lies within.
   void erase(address begin, std::uint64_t bytes) noexcept;
 
-  /// Every stretch of runs that lie wholly behind idle blocks of `in`, but for those that touch `[keep, keep_end)`,
-  /// lowest first.
-  [[nodiscard]] std::vector<idle_stretch> idle(const heap& in, address keep, address keep_end) const;
+  /// Every stretch of runs that lie wholly behind idle blocks of `pool_heap`, but for those that touch `[keep,
+  /// keep_end)`, lowest first.
+  [[nodiscard]] std::vector<idle_stretch> idle(const heap& pool_heap, address keep, address keep_end) const;
   /// True where a run has any byte within.
   [[nodiscard]] bool touches(address begin, std::uint64_t bytes) const;
 

@@ -15,7 +15,7 @@
 
 namespace gpumem {
 
-struct page_step {
+struct remap_batch {
   enum class outcome : std::uint8_t {
     untouched,  ///< where it was; a new run does not exist
     arrived,    ///< behind the address it was meant for
@@ -24,10 +24,10 @@ struct page_step {
     lost,       ///< the driver failed on it: nobody's
   };
   struct run {
-    mapped_run what;  ///< of a run that moves, where it is; of a new one, `bytes` only
-    address to = 0;
+    mapped_run source;  ///< of a run that moves, where it is; of a new one, `bytes` only
+    address target = 0;
     bool moves = false;
-    outcome is = outcome::untouched;
+    outcome state = outcome::untouched;
   };
   bool may_unmap = true;               ///< false while something captures: then no run moves
   std::vector<unbacked_piece> pieces;  ///< what has memory behind it in the end, lowest first
@@ -39,7 +39,7 @@ struct page_step {
 
 /// `out_of_memory` where the device had too little: then nothing has changed. Every run says what it has become.
 /// `observers`, if not null, are told of what moves before it goes and after it arrived.
-status execute(device& on, page_step& step, const segment_observers* observers = nullptr);
+status execute(device& gpu, remap_batch& step, const segment_observers* observers = nullptr);
 
 /// What became of runs that were to go.
 struct returned_runs {
@@ -48,6 +48,6 @@ struct returned_runs {
   std::uint64_t destroyed = 0;  ///< bytes that the device has again
 };
 /// Unmaps and destroys runs that lie side by side. `observers`, if not null, are told before.
-returned_runs return_runs(device& on, std::span<const mapped_run> runs, const segment_observers* observers = nullptr);
+returned_runs return_runs(device& gpu, std::span<const mapped_run> runs, const segment_observers* observers = nullptr);
 
 }  // namespace gpumem

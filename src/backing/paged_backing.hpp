@@ -19,17 +19,18 @@
 
 namespace gpumem {
 
-class paged_backing {
+class page_manager {
  public:
   /// `name` is the pool's, for the log.
-  paged_backing(heap& of, device& on, std::string name) : heap_{of}, device_{on}, name_{std::move(name)} {}
-  paged_backing(const paged_backing&) = delete;
-  paged_backing& operator=(const paged_backing&) = delete;
+  page_manager(heap& pool_heap, device& gpu, std::string name)
+      : heap_{pool_heap}, device_{gpu}, name_{std::move(name)} {}
+  page_manager(const page_manager&) = delete;
+  page_manager& operator=(const page_manager&) = delete;
 
   [[nodiscard]] std::uint64_t page_bytes() const noexcept { return device_.info().page_bytes; }
 
   /// What may be done about missing pages.
-  struct means {
+  struct paging_limits {
     page_request policy;                    ///< what the policy wants
     std::uint64_t room_bytes = UINT64_MAX;  ///< new at most: the limit's, and less than what the device refused
     std::uint64_t run_bytes = UINT64_MAX;   ///< in runs of at most this: the device refused longer ones
@@ -44,11 +45,12 @@ class paged_backing {
     impossible,
   };
   /// Plans the pages that are missing behind `bytes` at the place.
-  [[nodiscard]] verdict plan(const page_place& at, std::uint64_t bytes, const means& may, page_step* out) const;
+  [[nodiscard]] verdict plan(const page_place& place, std::uint64_t bytes, const paging_limits& limits,
+                             remap_batch* step) const;
 
   /// Before `execute(device, step)`: what moves leaves the heap. Throws std::bad_alloc with nothing changed; `finish`
   /// needs no host memory.
-  void begin(const page_step& step);
+  void begin(const remap_batch& step);
   struct finished {
     std::uint64_t new_bytes = 0;   ///< held now, of what was made
     std::uint64_t gone_bytes = 0;  ///< held before, and destroyed
@@ -56,10 +58,10 @@ class paged_backing {
     std::uint64_t remapped_pages = 0;
   };
   /// After it, whatever became of the step.
-  finished finish(const page_step& step);
-  /// A live block for `o` at the place, of which `within` has just got its memory; none where another thread has taken
-  /// part of it meanwhile.
-  [[nodiscard]] block_index carve(const page_place& at, std::uint64_t bytes, owner_id o, address within);
+  finished finish(const remap_batch& step);
+  /// A live block for `owner` at the place, of which `within` has just got its memory; none where another thread has
+  /// taken part of it meanwhile.
+  [[nodiscard]] block_index carve(const page_place& place, std::uint64_t bytes, owner_id owner, address within);
 
   /// Takes idle runs from the upper end of the longest stretch of them: `bytes` or more, where it is that long. Not the
   /// pages of `keep`. They are lost until `finish` says what `return_runs` did with them. Empty where none is idle.
@@ -76,16 +78,17 @@ class paged_backing {
   void finish_stranded(const returned_runs& done) noexcept;
 
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
-  [[nodiscard]] std::uint64_t lost_bytes() const noexcept { return lost_bytes_; }
+  [[nodiscard]] std::uint64_t in_transit_bytes() const noexcept { return in_transit_bytes_; }
   /// Every run has memory of the heap before it, and nothing unbacked.
   [[nodiscard]] status check() const;
 
  private:
-  [[nodiscard]] std::vector<page_step::run> runs_to_move(const std::vector<unbacked_piece>& pieces, page_span keep,
-                                                         std::uint64_t bytes, std::vector<std::uint64_t>* filled) const;
-  std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, page_step* out) const;
-  [[nodiscard]] block_index unbacked_at(address at) const noexcept;
-  [[nodiscard]] block_index free_at(address at, owner_id o) const noexcept;
+  [[nodiscard]] std::vector<remap_batch::run> runs_to_move(const std::vector<unbacked_piece>& pieces, page_span keep,
+                                                           std::uint64_t bytes,
+                                                           std::vector<std::uint64_t>* filled) const;
+  std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, remap_batch* step) const;
+  [[nodiscard]] block_index unbacked_at(address target) const noexcept;
+  [[nodiscard]] block_index free_at(address target, owner_id owner) const noexcept;
   void take(address begin, std::uint64_t bytes);
 
   heap& heap_;
@@ -93,7 +96,7 @@ class paged_backing {
   const std::string name_;
   page_map map_;
   std::vector<mapped_run> stranded_;
-  std::uint64_t lost_bytes_ = 0;
+  std::uint64_t in_transit_bytes_ = 0;
 };
 
 }  // namespace gpumem

@@ -25,16 +25,16 @@ inline constexpr std::uint64_t tib = std::uint64_t{1} << 40;
 /// The smallest multiple of `multiple` (not 0) that is at least `value`; empty on overflow of 64 bits.
 [[nodiscard]] constexpr std::optional<std::uint64_t> checked_round_up(std::uint64_t value,
                                                                       std::uint64_t multiple) noexcept {
-  const std::uint64_t down = round_down(value, multiple);
-  if (down == value) return value;
-  if (down > UINT64_MAX - multiple) return std::nullopt;
-  return down + multiple;
+  const std::uint64_t lower = round_down(value, multiple);
+  if (lower == value) return value;
+  if (lower > UINT64_MAX - multiple) return std::nullopt;
+  return lower + multiple;
 }
 
 /// As `checked_round_up`, for results that are known to fit into 64 bits.
 [[nodiscard]] constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) noexcept {
-  const std::uint64_t down = round_down(value, multiple);
-  return down == value ? value : down + multiple;
+  const std::uint64_t lower = round_down(value, multiple);
+  return lower == value ? value : lower + multiple;
 }
 
 }  // namespace gpumem

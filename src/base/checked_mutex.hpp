@@ -34,13 +34,13 @@ class GPUMEM_CAPABILITY checked_mutex : public std::mutex {
 /// Locks for its scope.
 class GPUMEM_SCOPED mutex_lock {
  public:
-  explicit mutex_lock(checked_mutex& of) GPUMEM_ACQUIRE(of) : of_{of} { of_.lock(); }
-  ~mutex_lock() GPUMEM_RELEASE() { of_.unlock(); }
+  explicit mutex_lock(checked_mutex& mutex) GPUMEM_ACQUIRE(of) : mutex_{mutex} { mutex_.lock(); }
+  ~mutex_lock() GPUMEM_RELEASE() { mutex_.unlock(); }
   mutex_lock(const mutex_lock&) = delete;
   mutex_lock& operator=(const mutex_lock&) = delete;
 
  private:
-  checked_mutex& of_;
+  checked_mutex& mutex_;
 };
 
 }  // namespace gpumem

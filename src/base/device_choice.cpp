@@ -21,35 +21,35 @@ bool names_a_card(std::string_view name) {
 
 }  // namespace
 
-result<device_choice> parse_devices(std::string_view text, std::string_view what) {
+result<device_choice> parse_devices(std::string_view text, std::string_view setting) {
   const auto refused = [&](std::string_view why) {
-    return status{errc::bad_setting, fmt::format("{}={}: expected {}", what, printable(text), why)};
+    return status{errc::bad_setting, fmt::format("{}={}: expected {}", setting, printable(text), why)};
   };
   const std::string_view whole = trimmed(text);
-  device_choice out;
+  device_choice choice;
   if (whole.empty() || whole == "none") {
-    out.how = device_choice::kind::none;
-    return out;
+    choice.how = device_choice::kind::none;
+    return choice;
   }
-  if (whole == "all") return out;
+  if (whole == "all") return choice;
   if (whole == "auto" || whole.starts_with("auto:")) {
-    out.how = device_choice::kind::automatic;
-    if (whole != "auto") out.count = whole_number<unsigned>(whole.substr(5)).value_or(0);
-    if (out.count >= 1 && out.count <= most_cards) return out;
+    choice.how = device_choice::kind::automatic;
+    if (whole != "auto") choice.count = whole_number<unsigned>(whole.substr(5)).value_or(0);
+    if (choice.count >= 1 && choice.count <= most_cards) return choice;
     return refused(fmt::format("auto:N with N from 1 to {}", most_cards));
   }
-  out.how = device_choice::kind::named;
-  for (std::size_t at = 0; at <= whole.size();) {
-    const std::size_t end = std::min(whole.find(',', at), whole.size());
-    const std::string_view name = trimmed(whole.substr(at, end - at));
+  choice.how = device_choice::kind::named;
+  for (std::size_t begin = 0; begin <= whole.size();) {
+    const std::size_t end = std::min(whole.find(',', begin), whole.size());
+    const std::string_view name = trimmed(whole.substr(begin, end - begin));
     if (!names_a_card(name)) return refused(expected_cards);
-    if (std::find(out.names.begin(), out.names.end(), name) != out.names.end()) {
+    if (std::find(choice.names.begin(), choice.names.end(), name) != choice.names.end()) {
       return refused(fmt::format("each GPU once, not {} twice", name));
     }
-    out.names.emplace_back(name);
-    at = end + 1;
+    choice.names.emplace_back(name);
+    begin = end + 1;
   }
-  return out;
+  return choice;
 }
 
 std::string device_choice::to_string() const {

@@ -47,12 +47,12 @@ const std::string& rank_prefix() {
 }
 
 std::string with_rank(std::string_view text) {
-  std::string out;
-  for (std::size_t at = text.find("%r"); at != std::string_view::npos; at = text.find("%r")) {
-    out.append(text.substr(0, at)).append(std::to_string(this_rank() ? this_rank()->rank : 0));
-    text.remove_prefix(at + 2);
+  std::string expanded;
+  for (std::size_t marker = text.find("%r"); marker != std::string_view::npos; marker = text.find("%r")) {
+    expanded.append(text.substr(0, marker)).append(std::to_string(this_rank() ? this_rank()->rank : 0));
+    text.remove_prefix(marker + 2);
   }
-  return out.append(text);
+  return expanded.append(text);
 }
 
 }  // namespace gpumem

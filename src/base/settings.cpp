@@ -25,13 +25,13 @@ constexpr std::string_view prefix = "GPUMEM_";
 
 // --- forms: parse_<form>(text, name for messages) returns the field's value --------------------------------------
 
-status bad_value(std::string_view what, std::string_view text, std::string_view expected) {
-  return {errc::bad_setting, fmt::format("{}={}: expected {}", what, printable(text), expected)};
+status bad_value(std::string_view setting, std::string_view text, std::string_view expected) {
+  return {errc::bad_setting, fmt::format("{}={}: expected {}", setting, printable(text), expected)};
 }
 
-result<std::string> parse_name(std::string_view text, std::string_view what) {
+result<std::string> parse_name(std::string_view text, std::string_view setting) {
   const std::string_view name = trimmed(text);
-  if (name.empty()) return bad_value(what, text, "a name");
+  if (name.empty()) return bad_value(setting, text, "a name");
   return std::string{name};
 }
 
@@ -42,41 +42,41 @@ result<std::string> parse_rank_path(std::string_view text, std::string_view /*wh
 result<std::string> parse_path(std::string_view text, std::string_view /*what*/) { return std::string{text}; }
 
 /// A name that becomes part of a file name.
-result<std::string> parse_group(std::string_view text, std::string_view what) {
+result<std::string> parse_group(std::string_view text, std::string_view setting) {
   std::string name = with_rank(trimmed(text));
   if (name.size() > 64 || !is_alphanumeric(name, "._-") || name.starts_with('.')) {
-    return bad_value(what, text, "a name of at most 64 letters, digits, '.', '_' and '-', not '.' first");
+    return bad_value(setting, text, "a name of at most 64 letters, digits, '.', '_' and '-', not '.' first");
   }
   return name;
 }
 
 /// Free memory differs between the starts of the members, so a share of it cannot be a common limit.
-result<byte_limit> parse_group_limit(std::string_view text, std::string_view what) {
-  result<byte_limit> parsed = parse_limit(text, what);
+result<byte_limit> parse_group_limit(std::string_view text, std::string_view setting) {
+  result<byte_limit> parsed = parse_limit(text, setting);
   if (!parsed || parsed->unit != byte_limit::kind::of_free) return parsed;
-  return bad_value(what, text, "bytes (4GiB) or a share of the device (30%)");
+  return bad_value(setting, text, "bytes (4GiB) or a share of the device (30%)");
 }
 
-result<std::uint64_t> parse_milliseconds(std::string_view text, std::string_view what) {
+result<std::uint64_t> parse_milliseconds(std::string_view text, std::string_view setting) {
   if (lowered(trimmed(text)) == "inf") return settings::wait_forever_ms;
   const std::optional<std::uint64_t> ms = whole_number<std::uint64_t>(trimmed(text));
-  if (!ms || *ms > std::uint64_t{1} << 40) return bad_value(what, text, "milliseconds, a whole number, or inf");
+  if (!ms || *ms > std::uint64_t{1} << 40) return bad_value(setting, text, "milliseconds, a whole number, or inf");
   return *ms;
 }
 
-result<std::uint64_t> parse_event_count(std::string_view text, std::string_view what) {
+result<std::uint64_t> parse_event_count(std::string_view text, std::string_view setting) {
   const std::optional<std::uint64_t> count = whole_number<std::uint64_t>(trimmed(text));
   if (!count || *count > settings::most_history_events) {
-    return bad_value(what, text, fmt::format("a whole number, at most {}", settings::most_history_events));
+    return bad_value(setting, text, fmt::format("a whole number, at most {}", settings::most_history_events));
   }
   return *count;
 }
 
-result<bool> parse_flag(std::string_view text, std::string_view what) {
+result<bool> parse_flag(std::string_view text, std::string_view setting) {
   const std::string word = lowered(trimmed(text));
   if (word == "1" || word == "true" || word == "on") return true;
   if (word == "0" || word == "false" || word == "off") return false;
-  return bad_value(what, text, "0 or 1");
+  return bad_value(setting, text, "0 or 1");
 }
 
 /// The parser of an option that is one of a few words.
@@ -85,13 +85,13 @@ struct choice {
   std::pair<std::string_view, Value> words[count];
   std::string_view expected;
 
-  result<Value> operator()(std::string_view text, std::string_view what) const {
+  result<Value> operator()(std::string_view text, std::string_view setting) const {
     const auto* const found = std::ranges::find(words, trimmed(text), &std::pair<std::string_view, Value>::first);
     if (found != std::end(words)) return found->second;
-    return bad_value(what, text, expected);
+    return bad_value(setting, text, expected);
   }
-  [[nodiscard]] std::string word_for(Value of) const {
-    const auto* const found = std::ranges::find(words, of, &std::pair<std::string_view, Value>::second);
+  [[nodiscard]] std::string word_for(Value value) const {
+    const auto* const found = std::ranges::find(words, value, &std::pair<std::string_view, Value>::second);
     return found == std::end(words) ? "" : std::string{found->first};
   }
 };
@@ -115,7 +115,7 @@ std::string show(const std::vector<pool_spec>& pools) { return pools_text(pools)
 std::string show(const device_choice& devices) { return devices.to_string(); }
 std::string show(stream_id_mode mode) { return parse_stream_ids.word_for(mode); }
 std::string show(stream_reuse reuse) { return parse_stream_reuse.word_for(reuse); }
-std::string show(const std::optional<limit_scope>& of) { return of ? parse_limit_scope.word_for(*of) : ""; }
+std::string show(const std::optional<limit_scope>& value) { return value ? parse_limit_scope.word_for(*value) : ""; }
 
 // --- the table ---------------------------------------------------------------------------------------------------
 
@@ -146,9 +146,9 @@ struct row : option_row {
 };
 
 template <typename Value, typename Field>
-status store(result<Value> parsed, Field& into) {
+status store(result<Value> parsed, Field& field) {
   if (!parsed) return parsed.why();
-  into = *std::move(parsed);
+  field = *std::move(parsed);
   return {};
 }
 
@@ -171,9 +171,9 @@ const row* find(std::string_view option_row::*column, std::string_view text) noe
 }
 
 /// The value as text, or words if it is not set.
-std::string shown(const row& o, const settings& s) {
-  const std::string text = o.show(s);
-  return text.empty() ? std::string{o.default_text} : printable(text, 4096);
+std::string shown(const row& option, const settings& values) {
+  const std::string text = option.show(values);
+  return text.empty() ? std::string{option.default_text} : printable(text, 4096);
 }
 
 std::string assigned(std::string_view variable, std::string_view value) {
@@ -215,8 +215,8 @@ std::string unknown_variable(std::string_view variable, std::string_view value, 
 
 /// Whether a misspelt name means a setting that guards memory: `GPUMEM_LIMTI`, `GPUMEM_LIMIT_x`.
 bool means_a_guard(std::string_view variable, const row* close) {
-  return (close != nullptr && close->guards) || std::ranges::any_of(options, [&](const row& o) {
-           return o.guards && variable.starts_with(fmt::format("{}_", o.variable));
+  return (close != nullptr && close->guards) || std::ranges::any_of(options, [&](const row& option) {
+           return option.guards && variable.starts_with(fmt::format("{}_", option.variable));
          });
 }
 
@@ -244,13 +244,13 @@ environment process_environment() {
   return obeyed_variables({of_this_rank.begin(), of_this_rank.end()});
 }
 
-status settings::set(std::string_view option_name, std::string_view value, setting_source from) {
+status settings::set(std::string_view option_name, std::string_view value, setting_source source_kind) {
   const row* const o = find(&option_row::option, option_name);
   if (o == nullptr) {
     return {errc::bad_setting, fmt::format("{}={}: unknown option; expected one of {}", printable(option_name),
                                            printable(value), fmt::join(option_names(), ", "))};
   }
-  const bool by_environment = from == setting_source::environment;
+  const bool by_environment = source_kind == setting_source::environment;
   const bool over_code = by_environment && source(option_name) == setting_source::code;
   const std::string former = over_code ? shown(*o, *this) : "";
   if (status read = o->read(*this, value, by_environment ? o->variable : o->option); !read) return read;
@@ -258,7 +258,7 @@ status settings::set(std::string_view option_name, std::string_view value, setti
   const std::string name{option_name};
   if (over_code && former != shown(*o, *this)) overruled_.insert_or_assign(name, former);
   if (!by_environment) overruled_.erase(name);
-  origins_.insert_or_assign(name, origin{from, assigned(o->variable, value), o->show(*this)});
+  origins_.insert_or_assign(name, origin{source_kind, assigned(o->variable, value), o->show(*this)});
   return {};
 }
 
@@ -311,11 +311,11 @@ settings settings::for_device(int ordinal) const {
 }
 
 std::vector<std::string> settings::overrides_of_others(const std::vector<int>& ordinals) const {
-  std::vector<std::string> out;
+  std::vector<std::string> overrides;
   for (const auto& [ordinal, name, variable, value] : overrides_) {
-    if (std::ranges::find(ordinals, ordinal) == ordinals.end()) out.push_back(assigned(variable, value));
+    if (std::ranges::find(ordinals, ordinal) == ordinals.end()) overrides.push_back(assigned(variable, value));
   }
-  return out;
+  return overrides;
 }
 
 setting_source settings::source(std::string_view option_name) const noexcept {
@@ -341,9 +341,9 @@ std::string settings::describe() const {
   std::string text;
   for (const row& o : options) {
     const auto overruled = overruled_.find(o.option);
-    const std::string over = overruled == overruled_.end() ? "" : ", over code's " + overruled->second;
+    const std::string suffix = overruled == overruled_.end() ? "" : ", over code's " + overruled->second;
     text += fmt::format("{}={} ({}{})\n", o.variable, shown(o, *this),
-                        sources.at(static_cast<std::size_t>(source(o.option))), over);
+                        sources.at(static_cast<std::size_t>(source(o.option))), suffix);
   }
   for (const auto& [ordinal, name, variable, value] : overrides_) {
     text += assigned(variable, shown(*find(&option_row::option, name), for_device(ordinal))) + " (environment)\n";

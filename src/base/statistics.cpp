@@ -17,105 +17,110 @@ namespace gpumem {
 namespace {
 
 /// Memory that a request could use: free blocks of any state, except those in threads' caches.
-std::uint64_t free_bytes(const statistics& s) noexcept { return s.cached_bytes + s.fenced_bytes + s.idle_bytes; }
+std::uint64_t free_bytes(const statistics& stats) noexcept {
+  return stats.cached_bytes + stats.fenced_bytes + stats.idle_bytes;
+}
 
-std::string held(const statistics& s) {
-  if (free_bytes(s) == 0) return fmt::format("{} live and nothing free", format_bytes(s.live_bytes));
-  return fmt::format("{} live and {} free in pieces of at most {}", format_bytes(s.live_bytes),
-                     format_bytes(free_bytes(s)), format_bytes(s.largest_free_bytes));
+std::string held(const statistics& stats) {
+  if (free_bytes(stats) == 0) return fmt::format("{} live and nothing free", format_bytes(stats.live_bytes));
+  return fmt::format("{} live and {} free in pieces of at most {}", format_bytes(stats.live_bytes),
+                     format_bytes(free_bytes(stats)), format_bytes(stats.largest_free_bytes));
 }
 
 /// The driver's message on one line.
-std::string driver_said(const oom_report& r) {
-  return r.driver_message.empty() ? "no message" : printable(r.driver_message, 400);
+std::string driver_said(const oom_report& report) {
+  return report.driver_message.empty() ? "no message" : printable(report.driver_message, 400);
 }
 
 /// Whether neither a free nor the end of another program could help.
-std::string more_than_the_device(const oom_report& r) {
-  return fmt::format("more than the device's {} in all; ask for less at once", format_bytes(r.device_total_bytes));
+std::string more_than_the_device(const oom_report& report) {
+  return fmt::format("more than the device's {} in all; ask for less at once", format_bytes(report.device_total_bytes));
 }
 
 // Gives advice only if the report's own figures show that it would have helped.
 
 /// ` or raise GPUMEM_LIMIT`, if the device has the memory.
-std::string_view or_raise_the_limit(const oom_report& r) {
-  return r.device_free_bytes >= r.rounded_bytes ? " or raise GPUMEM_LIMIT" : "";
+std::string_view or_raise_the_limit(const oom_report& report) {
+  return report.device_free_bytes >= report.rounded_bytes ? " or raise GPUMEM_LIMIT" : "";
 }
 
 /// `, or end what else uses the device`, if other programs hold enough of it.
-std::string_view or_end_others(const oom_report& r) {
-  const std::uint64_t ours = r.pool_statistics.reserved_bytes;
-  if (r.device_total_bytes < ours) return "";
-  return r.device_total_bytes - ours >= r.rounded_bytes ? ", or end what else uses the device" : "";
+std::string_view or_end_others(const oom_report& report) {
+  const std::uint64_t ours = report.pool_statistics.reserved_bytes;
+  if (report.device_total_bytes < ours) return "";
+  return report.device_total_bytes - ours >= report.rounded_bytes ? ", or end what else uses the device" : "";
 }
 
 /// ` and 5.16 GiB outside it`, where the pool alone has not enough.
-std::string left_outside(const oom_report& r) {
-  if (free_bytes(r.pool_statistics) >= r.rounded_bytes) return "";
-  const statistics& s = r.pool_statistics;
+std::string left_outside(const oom_report& report) {
+  if (free_bytes(report.pool_statistics) >= report.rounded_bytes) return "";
+  const statistics& s = report.pool_statistics;
   const std::uint64_t left = s.limit_bytes > s.reserved_bytes ? s.limit_bytes - s.reserved_bytes : 0;
-  const std::uint64_t outside = std::min(left, r.device_free_bytes);
+  const std::uint64_t outside = std::min(left, report.device_free_bytes);
   return outside == 0 ? "" : fmt::format(" and {} outside the pool", format_bytes(outside));
 }
 
 /// `; pid 77 (python) holds 5.00 GiB`: the holder with the most memory.
-std::string largest_holder(const oom_report& r) {
-  if (r.holders.empty()) return "";
-  const memory_holder& first = r.holders.front();
+std::string largest_holder(const oom_report& report) {
+  if (report.holders.empty()) return "";
+  const memory_holder& first = report.holders.front();
   const std::string name = first.name.empty() ? "" : fmt::format(" ({})", printable(first.name));
-  const std::string others = r.holders.size() == 1 ? "" : fmt::format(" and {} more", r.holders.size() - 1);
-  if (first.bytes == 0) return fmt::format(", beside pid {}{}{}", first.pid, name, others);
-  return fmt::format(", pid {}{} {}{}", first.pid, name, format_bytes(first.bytes), others);
+  const std::string more = report.holders.size() == 1 ? "" : fmt::format(" and {} more", report.holders.size() - 1);
+  if (first.bytes == 0) return fmt::format(", beside pid {}{}{}", first.pid, name, more);
+  return fmt::format(", pid {}{} {}{}", first.pid, name, format_bytes(first.bytes), more);
 }
 
 /// The cause, and after the semicolon the advice.
-std::string explanation(const oom_report& r) {
-  const statistics& s = r.pool_statistics;
-  switch (r.cause) {
+std::string explanation(const oom_report& report) {
+  const statistics& s = report.pool_statistics;
+  switch (report.cause) {
     case oom_cause::limit:
-      if (!r.group.empty() && r.group_held_bytes + r.rounded_bytes > r.group_limit_bytes) {
-        if (r.group_is_job) {
+      if (!report.group.empty() && report.group_held_bytes + report.rounded_bytes > report.group_limit_bytes) {
+        if (report.group_is_job) {
           return fmt::format(
               "all processes of `gpumem run` hold {} of their {}, this pool {}; free memory, end one of them or raise "
               "--limit",
-              format_bytes(r.group_held_bytes), format_bytes(r.group_limit_bytes), held(s));
+              format_bytes(report.group_held_bytes), format_bytes(report.group_limit_bytes), held(s));
         }
         return fmt::format(
             "group {} holds {} of its {}, this pool {}{}; free memory, end a member or raise "
             "GPUMEM_GROUP_LIMIT",
-            printable(r.group), format_bytes(r.group_held_bytes), format_bytes(r.group_limit_bytes), held(s),
-            largest_holder(r));
+            printable(report.group), format_bytes(report.group_held_bytes), format_bytes(report.group_limit_bytes),
+            held(s), largest_holder(report));
       }
-      if (r.device_total_bytes != 0 && r.rounded_bytes > r.device_total_bytes) return more_than_the_device(r);
-      if (r.rounded_bytes > s.limit_bytes) {
+      if (report.device_total_bytes != 0 && report.rounded_bytes > report.device_total_bytes)
+        return more_than_the_device(report);
+      if (report.rounded_bytes > s.limit_bytes) {
         return fmt::format("more than the limit {} in all; ask for less{}", format_bytes(s.limit_bytes),
-                           or_raise_the_limit(r));
+                           or_raise_the_limit(report));
       }
       return fmt::format("limit {} reached with {}; free memory{}", format_bytes(s.limit_bytes), held(s),
-                         or_raise_the_limit(r));
+                         or_raise_the_limit(report));
     case oom_cause::device_full:
-      if (r.device_total_bytes != 0 && r.rounded_bytes > r.device_total_bytes) return more_than_the_device(r);
+      if (report.device_total_bytes != 0 && report.rounded_bytes > report.device_total_bytes)
+        return more_than_the_device(report);
       return fmt::format("device has {} left of {}, this pool holds {}{}; free memory{}",
-                         format_bytes(r.device_free_bytes), format_bytes(r.device_total_bytes), held(s),
-                         largest_holder(r), or_end_others(r));
+                         format_bytes(report.device_free_bytes), format_bytes(report.device_total_bytes), held(s),
+                         largest_holder(report), or_end_others(report));
     case oom_cause::fragmentation:
       // Only a replay of the earlier requests could name a policy that serves it.
       return fmt::format(
           "enough is free, but not in one piece: {}{}; free memory, or record the program with GPUMEM_TRACE: "
           "`gpumem why` says who held what, and tries every policy on the recording",
-          held(s), left_outside(r));
+          held(s), left_outside(report));
     case oom_cause::pending_work:
-      if (!r.pending_on.empty()) {
+      if (!report.pending_on.empty()) {
         return fmt::format("{} of what fits wait for {}; end a stream capture or synchronise, then try again",
-                           r.pending_bytes == 0 ? "bytes" : format_bytes(r.pending_bytes), printable(r.pending_on));
+                           report.pending_bytes == 0 ? "bytes" : format_bytes(report.pending_bytes),
+                           printable(report.pending_on));
       }
       return fmt::format(
           "a block that fits waits for work that cannot be waited for now ({} fenced); end the stream capture or "
           "synchronise, then try again",
           format_bytes(s.fenced_bytes));
     case oom_cause::driver_error:
-      return fmt::format("driver failed ({}) with {}; look for an error of earlier work on the device", driver_said(r),
-                         held(s));
+      return fmt::format("driver failed ({}) with {}; look for an error of earlier work on the device",
+                         driver_said(report), held(s));
     case oom_cause::none:
       break;
   }
@@ -127,8 +132,8 @@ std::string explanation(const oom_report& r) {
 std::string_view to_string(oom_cause cause) noexcept {
   constexpr std::array<std::string_view, 6> names{"none",          "limit",        "device_full",
                                                   "fragmentation", "pending_work", "driver_error"};
-  const auto at = static_cast<std::size_t>(cause);
-  return at < names.size() ? names.at(at) : "unknown_cause";
+  const auto index = static_cast<std::size_t>(cause);
+  return index < names.size() ? names.at(index) : "unknown_cause";
 }
 
 std::string oom_report::headline() const {

@@ -37,8 +37,8 @@ const std::string& status::message() const noexcept {
   return ok() ? none : failure_->message;
 }
 
-void status::let_go() const noexcept {
-  if (failure_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete failure_;
+void status::unref() const noexcept {
+  if (failure_->refcount.fetch_sub(1, std::memory_order_acq_rel) == 1) delete failure_;
 }
 
 void abort_without_value(const status& why) noexcept {
@@ -56,8 +56,8 @@ std::string_view to_string(errc code) noexcept {
       "ok",         "invalid_argument", "bad_setting", "out_of_memory", "unknown_pointer", "double_free",
       "wrong_size", "wrong_device",     "unsupported", "device_error",  "corrupt",         "policy_failed"};
   if (code == errc::host_failure) return "host_failure";
-  const auto at = static_cast<std::size_t>(code);
-  return at < names.size() ? names.at(at) : "unknown_code";
+  const auto index = static_cast<std::size_t>(code);
+  return index < names.size() ? names.at(index) : "unknown_code";
 }
 
 }  // namespace gpumem

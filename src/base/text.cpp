@@ -12,22 +12,22 @@ namespace {
 /// Longer names are no misspellings, and the distance would take time.
 constexpr std::size_t longest_misspelling = 64;
 
-std::size_t alignment_distance(std::string_view a, std::string_view b) {
-  const std::size_t width = b.size() + 1;
-  std::vector<std::size_t> cells((a.size() + 1) * width);
-  const auto at = [&](std::size_t i, std::size_t j) -> std::size_t& { return cells[i * width + j]; };
-  for (std::size_t i = 0; i <= a.size(); ++i) at(i, 0) = i;
-  for (std::size_t j = 0; j <= b.size(); ++j) at(0, j) = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t exchanged = at(i - 1, j - 1) + (a[i - 1] == b[j - 1] ? 0U : 1U);
-      at(i, j) = std::min({at(i - 1, j) + 1, at(i, j - 1) + 1, exchanged});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        at(i, j) = std::min(at(i, j), at(i - 2, j - 2) + 1);
+std::size_t alignment_distance(std::string_view lhs, std::string_view rhs) {
+  const std::size_t width = rhs.size() + 1;
+  std::vector<std::size_t> cells((lhs.size() + 1) * width);
+  const auto cell = [&](std::size_t row, std::size_t column) -> std::size_t& { return cells[row * width + column]; };
+  for (std::size_t i = 0; i <= lhs.size(); ++i) cell(i, 0) = i;
+  for (std::size_t j = 0; j <= rhs.size(); ++j) cell(0, j) = j;
+  for (std::size_t i = 1; i <= lhs.size(); ++i) {
+    for (std::size_t j = 1; j <= rhs.size(); ++j) {
+      const std::size_t exchanged = cell(i - 1, j - 1) + (lhs[i - 1] == rhs[j - 1] ? 0U : 1U);
+      cell(i, j) = std::min({cell(i - 1, j) + 1, cell(i, j - 1) + 1, exchanged});
+      if (i > 1 && j > 1 && lhs[i - 1] == rhs[j - 2] && lhs[i - 2] == rhs[j - 1]) {
+        cell(i, j) = std::min(cell(i, j), cell(i - 2, j - 2) + 1);
       }
     }
   }
-  return at(a.size(), b.size());
+  return cell(lhs.size(), rhs.size());
 }
 
 }  // namespace
@@ -47,9 +47,10 @@ std::string lowered(std::string_view text) {
   return small;
 }
 
-bool is_alphanumeric(std::string_view text, std::string_view others) noexcept {
-  return std::ranges::all_of(text, [others](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || others.find(c) != others.npos;
+bool is_alphanumeric(std::string_view text, std::string_view extra) noexcept {
+  return std::ranges::all_of(text, [extra](char character) {
+    return (character >= '0' && character <= '9') || (character >= 'A' && character <= 'Z') ||
+           (character >= 'a' && character <= 'z') || extra.find(character) != extra.npos;
   });
 }
 
@@ -69,7 +70,9 @@ std::string printable(std::string_view text, std::size_t most) {
 std::string visible(std::string_view text) {
   std::string shown;
   shown.reserve(text.size());
-  const auto escape = [&shown](char c) { shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(c)); };
+  const auto escape = [&shown](char character) {
+    shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(character));
+  };
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0U;

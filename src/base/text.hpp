@@ -16,8 +16,8 @@ namespace gpumem {
 /// `text` with ASCII letters in lower case.
 [[nodiscard]] std::string lowered(std::string_view text);
 
-/// Whether each character is an ASCII letter, a digit or one of `others`.
-[[nodiscard]] bool is_alphanumeric(std::string_view text, std::string_view others) noexcept;
+/// Whether each character is an ASCII letter, a digit or one of `extra`.
+[[nodiscard]] bool is_alphanumeric(std::string_view text, std::string_view extra) noexcept;
 
 /// The number whose decimal digits are the whole text; empty for any other text, and for a number that is too large.
 template <std::integral Number>

@@ -33,10 +33,10 @@ constexpr unit_prefix unit_prefixes[] = {
     {"k", kib, 1'000}, {"m", mib, 1'000'000}, {"g", gib, 1'000'000'000}, {"t", tib, 1'000'000'000'000}};
 
 /// The reason why there is no value ("unknown unit"); `refused` makes the message of it.
-status problem(std::string what) { return {errc::bad_setting, std::move(what)}; }
+status problem(std::string message) { return {errc::bad_setting, std::move(message)}; }
 
-constexpr std::uint64_t one = 1'000'000'000'000'000'000;  // 10^18
-constexpr std::uint64_t whole_share = 100'000'000;        // 100 % in millionths of a percent
+constexpr std::uint64_t decimal_scale = 1'000'000'000'000'000'000;  // 10^18
+constexpr std::uint64_t whole_share = 100'000'000;                  // 100 % in millionths of a percent
 
 struct decimal {
   std::uint64_t whole = 0;
@@ -46,7 +46,7 @@ struct decimal {
   std::string_view rest;       ///< the text after the number
 };
 
-constexpr bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+constexpr bool is_digit(char character) noexcept { return character >= '0' && character <= '9'; }
 
 /// Digits with an optional fraction; neither sign nor exponent.
 result<decimal> read_decimal(std::string_view text) {
@@ -61,7 +61,7 @@ result<decimal> read_decimal(std::string_view text) {
     text.remove_prefix(1);
     if (text.empty() || !is_digit(text.front())) return problem("no digit after the point");
     number.has_fraction = true;
-    for (std::uint64_t worth = one / 10; !text.empty() && is_digit(text.front()); worth /= 10) {
+    for (std::uint64_t worth = decimal_scale / 10; !text.empty() && is_digit(text.front()); worth /= 10) {
       const auto digit = static_cast<std::uint64_t>(text.front() - '0');
       number.fraction += digit * worth;
       number.exceeds_whole = number.exceeds_whole || digit != 0;
@@ -91,7 +91,7 @@ result<std::uint64_t> read_bytes(std::string_view text) {
   if (unit_bytes == 0) return problem(fmt::format("unknown unit {}", printable(trimmed(number->rest), 16)));
   if (unit_bytes == 1 && number->has_fraction) return problem("a fraction of a byte");
   __extension__ using wide = unsigned __int128;  // 64 bits times 40
-  const wide bytes = wide{number->whole} * unit_bytes + wide{number->fraction} * unit_bytes / one;
+  const wide bytes = wide{number->whole} * unit_bytes + wide{number->fraction} * unit_bytes / decimal_scale;
   if (bytes > UINT64_MAX) return problem("more than 2^64-1 bytes");
   return static_cast<std::uint64_t>(bytes);
 }
@@ -103,7 +103,8 @@ result<double> read_share(std::string_view text) {
   const decimal& percent = *number;
   if (!percent.rest.empty()) return problem("not a number before the %");
   if (percent.whole > 100 || (percent.whole == 100 && percent.exceeds_whole)) return problem("more than 100 %");
-  const std::uint64_t share = percent.whole * (whole_share / 100) + percent.fraction / (one / (whole_share / 100));
+  const std::uint64_t share =
+      percent.whole * (whole_share / 100) + percent.fraction / (decimal_scale / (whole_share / 100));
   if (share == 0) return problem(percent.exceeds_whole ? "less than a millionth of a percent" : "zero");
   return static_cast<double>(share) / static_cast<double>(whole_share);
 }
@@ -116,11 +117,11 @@ result<byte_limit> read_limit(std::string_view text) {
     if (*bytes == 0) return problem("zero");
     return byte_limit{.unit = byte_limit::kind::bytes, .bytes = *bytes};
   }
-  const std::string of = lowered(trimmed(text.substr(percent + 1)));
-  if (!of.empty() && of != "free") return problem("only `free` may follow the %");
+  const std::string base = lowered(trimmed(text.substr(percent + 1)));
+  if (!base.empty() && base != "free") return problem("only `free` may follow the %");
   const result<double> share = read_share(text.substr(0, percent));
   if (!share) return share.why();
-  return byte_limit{.unit = of.empty() ? byte_limit::kind::of_total : byte_limit::kind::of_free, .fraction = *share};
+  return byte_limit{.unit = base.empty() ? byte_limit::kind::of_total : byte_limit::kind::of_free, .fraction = *share};
 }
 
 bool is_pool_name(std::string_view name) noexcept {
@@ -181,14 +182,14 @@ result<std::vector<pool_spec>> read_pools(std::string_view text) {
   return pools;
 }
 
-status refused(std::string_view what, std::string_view text, std::string_view problem, std::string_view expected) {
-  return {errc::bad_setting, fmt::format("{}={}: {}; expected {}", what, printable(text), problem, expected)};
+status refused(std::string_view setting, std::string_view text, std::string_view problem, std::string_view expected) {
+  return {errc::bad_setting, fmt::format("{}={}: {}; expected {}", setting, printable(text), problem, expected)};
 }
 
 /// A reading whose problem, if it has one, is a whole message.
 template <typename T>
-result<T> explained(result<T> read, std::string_view what, std::string_view text, std::string_view expected) {
-  return read ? std::move(read) : refused(what, text, read.why().message(), expected);
+result<T> explained(result<T> read, std::string_view setting, std::string_view text, std::string_view expected) {
+  return read ? std::move(read) : refused(setting, text, read.why().message(), expected);
 }
 
 /// A fraction in millionths of a percent. Code may have set any number.
@@ -200,25 +201,26 @@ std::uint64_t share_of(double fraction) noexcept {
 
 }  // namespace
 
-result<std::uint64_t> parse_bytes(std::string_view text, std::string_view what) {
-  return explained(read_bytes(text), what, text, expected_bytes);
+result<std::uint64_t> parse_bytes(std::string_view text, std::string_view setting) {
+  return explained(read_bytes(text), setting, text, expected_bytes);
 }
 
-result<byte_limit> parse_limit(std::string_view text, std::string_view what) {
-  return explained(read_limit(text), what, text, expected_limit);
+result<byte_limit> parse_limit(std::string_view text, std::string_view setting) {
+  return explained(read_limit(text), setting, text, expected_limit);
 }
 
-result<std::vector<pool_spec>> parse_pools(std::string_view text, std::string_view what) {
-  return explained(read_pools(text), what, text, expected_pools);
+result<std::vector<pool_spec>> parse_pools(std::string_view text, std::string_view setting) {
+  return explained(read_pools(text), setting, text, expected_pools);
 }
 
-result<byte_limit> parse_share_or_bytes(std::string_view text, std::string_view what) {
+result<byte_limit> parse_share_or_bytes(std::string_view text, std::string_view setting) {
   if (const std::string_view none = trimmed(text); none == "0" || none == "0%") {
     return byte_limit{.unit = byte_limit::kind::bytes, .bytes = 0};
   }
   const result<byte_limit> given = read_limit(text);
   if (given && given->unit != byte_limit::kind::of_free) return given;
-  return status{errc::bad_setting, fmt::format("{}={}: expected a share (5%) or bytes (64MiB)", what, printable(text))};
+  return status{errc::bad_setting,
+                fmt::format("{}={}: expected a share (5%) or bytes (64MiB)", setting, printable(text))};
 }
 
 std::string format_bytes(std::uint64_t bytes) {

@@ -25,8 +25,8 @@ auto without_exceptions(const Call& call) noexcept -> decltype(call()) {
 
 /// Reserves room for one more element, so that the next push_back takes no memory. Grows as push_back does.
 template <typename T>
-void make_room(std::vector<T>& in) {
-  if (in.size() == in.capacity()) in.reserve(in.empty() ? 1 : 2 * in.size());
+void make_room(std::vector<T>& elements) {
+  if (elements.size() == elements.capacity()) elements.reserve(elements.empty() ? 1 : 2 * elements.size());
 }
 
 }  // namespace gpumem

@@ -10,30 +10,30 @@
 namespace gpumem {
 
 /// The memory of one segment class. Caches may keep a share of what is free.
-struct class_room {
+struct class_usage {
   std::uint64_t bytes = 0;       ///< of the segments of that class
   std::uint64_t free_bytes = 0;  ///< of these, held neither by the program nor by a cache
   bool paged = false;            ///< memory comes page by page, and idle pages move
 };
 
 /// Called under the lock that guards the cache.
-class arena_below {
+class cache_source {
  public:
-  /// Frees a block that a cache held, in the order of `o`.
-  virtual void free_block(block_index i, owner_id o) noexcept = 0;
-  /// Frees blocks behind all work of the device. Takes over `behind`, recorded when the last of them was freed; an
+  /// Frees a block that a cache held, in the order of `owner`.
+  virtual void free_block(block_index index, owner_id owner) noexcept = 0;
+  /// Frees blocks behind all work of the device. Takes over `batch_fence`, recorded when the last of them was freed; an
   /// empty fence if none could be recorded.
-  virtual void free_behind_fence(std::span<const block_index> blocks, fence behind) noexcept = 0;
-  /// A cache for the blocks of `o` exists, so that the number stays that stream's.
-  virtual void ref_owner(owner_id o) noexcept = 0;
+  virtual void free_behind_fence(std::span<const block_index> blocks, fence batch_fence) noexcept = 0;
+  /// A cache for the blocks of `owner` exists, so that the number stays that stream's.
+  virtual void ref_owner(owner_id owner) noexcept = 0;
   /// It does not any more.
-  virtual void unref_owner(owner_id o) noexcept = 0;
+  virtual void unref_owner(owner_id owner) noexcept = 0;
   /// Bytes of all blocks that are out: the program's and those in caches.
   [[nodiscard]] virtual std::uint64_t out_bytes() const noexcept = 0;
-  [[nodiscard]] virtual class_room room_of(unsigned klass) const noexcept = 0;
+  [[nodiscard]] virtual class_usage usage_of(unsigned segment_class) const noexcept = 0;
 
  protected:
-  ~arena_below() = default;
+  ~cache_source() = default;
 };
 
 }  // namespace gpumem

@@ -12,18 +12,18 @@
 
 namespace gpumem {
 
-block_cache::block_cache(const device& on, arena_below& below, const options& how,
+block_cache::block_cache(const device& device, cache_source& source, const options& how,
                          std::function<void(thread_cache&)> thread_ends)
-    : device_{on},
-      below_{below},
-      on_{how.on},
+    : device_{device},
+      source_{source},
+      enabled_{how.enabled},
       without_lock_{how.without_lock && how.history_events == 0},
       notes_hits_{how.without_lock && how.history_events != 0},
       history_{how.history_events != 0 ? std::make_unique<event_history>(how.history_events) : nullptr},
       caches_{*this, how.place, std::move(thread_ends)} {}
 
 thread_cache* block_cache::mine() noexcept {
-  if (!on_) return nullptr;
+  if (!enabled_) return nullptr;
   try {
     thread_cache* const mine = caches_.make_mine();
     if (mine != nullptr) fold(*mine);
@@ -35,20 +35,20 @@ thread_cache* block_cache::mine() noexcept {
 
 // With one thread the peak is exact: what is out changes only here, and the cache has noted how much of it it handed
 // out in between. Other threads' caches are counted with what they held when these were here.
-void block_cache::fold(thread_cache& c) noexcept {
-  cache_figures& f = c.figures;
-  const std::uint64_t out = below_.out_bytes() + static_cast<std::uint64_t>(f.most_handed_bytes);
+void block_cache::fold(thread_cache& cache) noexcept {
+  cache_figures& f = cache.figures;
+  const std::uint64_t out_bytes = source_.out_bytes() + static_cast<std::uint64_t>(f.most_handed_bytes);
   const std::uint64_t cached = in_caches_bytes_ + depot_.bytes();
-  if (out > cached) peak_live_bytes_ = std::max(peak_live_bytes_, out - cached);
+  if (out_bytes > cached) peak_live_bytes_ = std::max(peak_live_bytes_, out_bytes - cached);
   in_caches_bytes_ -= static_cast<std::uint64_t>(f.handed_bytes);
   f.held_bytes -= static_cast<std::uint64_t>(f.handed_bytes);
   f.handed_bytes = f.most_handed_bytes = 0;
 }
 
 std::uint64_t block_cache::live_bytes() const noexcept {
-  const std::uint64_t out = below_.out_bytes();
+  const std::uint64_t out_bytes = source_.out_bytes();
   const std::uint64_t cached = in_caches_bytes_ + depot_.bytes();
-  return out > cached ? out - cached : 0;
+  return out_bytes > cached ? out_bytes - cached : 0;
 }
 
 void block_cache::note_live() noexcept { peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes()); }
@@ -65,28 +65,28 @@ address block_cache::refill(thread_cache& mine, const cached_stream& stream, std
     if (s == nullptr) return 0;
     bin = &bin_for(mine, *s, units);
     bin->fill_reversed(depot_.take(stream.owner, units));
-    bin->most = std::max(bin->most, bin->count);
+    bin->capacity = std::max(bin->capacity, bin->count);
     count(mine, units, bin->count);
     mine.figures.filled += bin->count;
   }
-  const address at = pop(mine, *bin, requested);
+  const address begin = pop(mine, *bin, requested);
   fold(mine);
-  return at;
+  return begin;
 }
 
 // Gives back what a thread keeps of that stream, of every one for `idle_owner`, and ends it.
-void block_cache::forget(thread_cache& c, owner_id only) noexcept {
-  const auto end = [&](owner_id o) {
-    stream_cache& s = *c.of_owner(o);
-    s.for_each_in_use([&](stream_cache::bin& bin) { close(c, s, bin); });
-    c.forget(o);
-    below_.unref_owner(o);
+void block_cache::forget(thread_cache& cache, owner_id only) noexcept {
+  const auto end = [&](owner_id owner) {
+    stream_cache& s = *cache.of_owner(owner);
+    s.for_each_in_use([&](stream_cache::bin& bin) { close(cache, s, bin); });
+    cache.forget(owner);
+    source_.unref_owner(owner);
   };
   if (only != idle_owner) {
-    if (c.of_owner(only) != nullptr) end(only);
+    if (cache.of_owner(only) != nullptr) end(only);
     return;
   }
-  for (owner_id o = c.any_owner(); o != idle_owner; o = c.any_owner()) end(o);
+  for (owner_id owner = cache.any_owner(); owner != idle_owner; owner = cache.any_owner()) end(owner);
 }
 
 // Null where the thread has too many streams, or the host no memory for a new one: then the arena serves, and takes
@@ -99,7 +99,7 @@ stream_cache* block_cache::cache_for(thread_cache& mine, const cached_stream& st
   }
   try {
     stream_cache& added = mine.add(stream);
-    below_.ref_owner(stream.owner);
+    source_.ref_owner(stream.owner);
     return &added;
   } catch (const std::bad_alloc&) {
     return nullptr;
@@ -107,31 +107,31 @@ stream_cache* block_cache::cache_for(thread_cache& mine, const cached_stream& st
 }
 
 // The bin of that size, in use, emptied of another size if need be.
-stream_cache::bin& block_cache::bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units) noexcept {
-  stream_cache::bin& bin = s.bin_of(units);
-  if (bin.units != units) empty(mine, s, bin);
-  if (bin.units != units || bin.most == 0) s.open(bin, units);
+stream_cache::bin& block_cache::bin_for(thread_cache& mine, stream_cache& stream, std::uint32_t units) noexcept {
+  stream_cache::bin& bin = stream.bin_of(units);
+  if (bin.units != units) empty(mine, stream, bin);
+  if (bin.units != units || bin.capacity == 0) stream.open(bin, units);
   return bin;
 }
 
 // `blocks` more of that size in the cache, or fewer; neither handed out nor taken in.
-void block_cache::count(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept {
+void block_cache::count(thread_cache& cache, std::uint32_t units, std::int64_t blocks) noexcept {
   const std::uint64_t bytes = static_cast<std::uint64_t>(blocks) * units * block_granularity;
-  c.figures.held_bytes += bytes;
+  cache.figures.held_bytes += bytes;
   in_caches_bytes_ += bytes;
-  c.figures.limited_bytes += static_cast<std::uint64_t>(blocks) * bin_places::limited_bytes(units);
+  cache.figures.limited_bytes += static_cast<std::uint64_t>(blocks) * bin_index::limited_bytes(units);
 }
 
 bool block_cache::keep(thread_cache& mine, slot_index slot, const cached_stream& stream, std::uint64_t bytes,
-                       unsigned klass) {
+                       unsigned segment_class) {
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   cache_figures& f = mine.figures;
-  const class_room room = below_.room_of(klass);
+  const class_usage usage = source_.usage_of(segment_class);
   const bool repeats = pairs_.freed(pointers_[slot].begin.load(std::memory_order_relaxed));
-  const std::uint64_t most = retention_.may_keep(bytes, room);
-  const bool is_limited = bin_places::is_limited(units);
+  const std::uint64_t most = retention_.may_keep(bytes, usage);
+  const bool is_limited = bin_index::is_limited(units);
   // Any other stream these would hold a page, or more than the thread's share: the next request would take another one.
-  const bool of_pair = is_limited && (bytes > most || room.paged);
+  const bool of_pair = is_limited && (bytes > most || usage.paged);
   if (is_limited) f.most_limited_bytes = most;
   if (of_pair) {
     if (!repeats) return false;
@@ -144,9 +144,9 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, const cached_stream&
   stream_cache::bin& bin = bin_for(mine, *s, units);
   if (of_pair) {
     empty(mine, *s, bin);  // another thread may have allocated the block while this bin held some, up to its room
-    bin.most = stream_cache::alone;
-    pairs_.kept = {.in = &mine, .owner = stream.owner, .units = units};
-  } else if (bin.count == bin.most && !hand_over(mine, *s, bin, most)) {
+    bin.capacity = stream_cache::alone;
+    pairs_.kept = {.cache = &mine, .owner = stream.owner, .units = units};
+  } else if (bin.count == bin.capacity && !hand_over(mine, *s, bin, most)) {
     empty(mine, *s, bin, bin.count / 2U);
   }
   bin.push(slot);
@@ -157,12 +157,12 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, const cached_stream&
 }
 
 // Gives the oldest batch of a full bin to the depot, which is to hold `most` bytes.
-bool block_cache::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most) {
+bool block_cache::hand_over(thread_cache& mine, stream_cache& stream, stream_cache::bin& bin, std::uint64_t most) {
   if (bin.count < stream_cache::batch || depot_.bytes() + depot::bytes_of(bin.units) > most) return false;
   depot::batch oldest;
   std::copy_n(bin.held.begin(), oldest.size(), oldest.begin());
   try {
-    if (!depot_.put(s.owner(), bin.units, oldest)) return false;
+    if (!depot_.put(stream.owner(), bin.units, oldest)) return false;
   } catch (const std::bad_alloc&) {  // the host is short, and the batch where it was
     return false;
   }
@@ -173,82 +173,83 @@ bool block_cache::hand_over(thread_cache& mine, stream_cache& s, stream_cache::b
 }
 
 void block_cache::return_pair(const thread_cache* mine) noexcept {
-  if (pairs_.kept.in == nullptr) return;
+  if (pairs_.kept.cache == nullptr) return;
   const pair_watch::place kept = std::exchange(pairs_.kept, {});
   const auto give_back = [&] {
-    stream_cache* const s = kept.in->of_owner(kept.owner);
+    stream_cache* const s = kept.cache->of_owner(kept.owner);
     stream_cache::bin* const bin = s != nullptr ? s->find(kept.units) : nullptr;
-    if (bin != nullptr) close(*kept.in, *s, *bin);  // else another size or stream has its place, and gave it back
+    if (bin != nullptr) close(*kept.cache, *s, *bin);  // else another size or stream has its place, and gave it back
   };
-  if (kept.in == mine) return give_back();
+  if (kept.cache == mine) return give_back();
   const auto stopped = stop();
-  fold(*kept.in);
+  fold(*kept.cache);
   give_back();
 }
 
 // Gives all but small blocks back, bin by bin, until so much is left.
 void block_cache::shed(thread_cache& mine, std::uint64_t left) noexcept {
-  mine.for_each_bin([&](stream_cache& s, stream_cache::bin& bin) {
-    if (mine.figures.limited_bytes > left && bin_places::is_limited(bin.units)) close(mine, s, bin);
+  mine.for_each_bin([&](stream_cache& stream, stream_cache::bin& bin) {
+    if (mine.figures.limited_bytes > left && bin_index::is_limited(bin.units)) close(mine, stream, bin);
   });
 }
 
 // Gives a bin's blocks back, the oldest first, but for the latest few.
-void block_cache::empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest) noexcept {
+void block_cache::empty(thread_cache& cache, stream_cache& stream, stream_cache::bin& bin,
+                        std::uint32_t keep_latest) noexcept {
   if (bin.count <= keep_latest) return;
   const std::uint32_t going = bin.count - keep_latest;
-  for (std::uint32_t k = 0; k < going; ++k) return_block(bin.held[k], s.owner());
+  for (std::uint32_t k = 0; k < going; ++k) return_block(bin.held[k], stream.owner());
   bin.drop_oldest(going);
-  count(c, bin.units, -std::int64_t{going});
-  c.figures.emptied += going;
+  count(cache, bin.units, -std::int64_t{going});
+  cache.figures.emptied += going;
 }
 
 // Gives all of a bin back. It starts anew when a block of its size is freed.
-void block_cache::close(thread_cache& c, stream_cache& s, stream_cache::bin& bin) noexcept {
-  empty(c, s, bin);
-  s.close(bin);
+void block_cache::close(thread_cache& cache, stream_cache& stream, stream_cache::bin& bin) noexcept {
+  empty(cache, stream, bin);
+  stream.close(bin);
 }
 
 // Gives back all that a thread has, with what it freed aside.
-void block_cache::empty(thread_cache& c) noexcept {
-  c.for_each_bin([&](stream_cache& s, stream_cache::bin& bin) { close(c, s, bin); });
-  bring_aside(c, true);
+void block_cache::empty(thread_cache& cache) noexcept {
+  cache.for_each_bin([&](stream_cache& stream, stream_cache::bin& bin) { close(cache, stream, bin); });
+  flush_deferred(cache, true);
 }
 
 void block_cache::empty_depot(owner_id only) noexcept {
-  depot_.take_all(only, [this](owner_id o, const depot::batch& b) {
-    for (const slot_index i : b) return_block(i, o);
+  depot_.take_all(only, [this](owner_id owner, const depot::batch& batch) {
+    for (const slot_index i : batch) return_block(i, owner);
   });
 }
 
-void block_cache::return_block(slot_index slot, owner_id o) noexcept {
+void block_cache::return_block(slot_index slot, owner_id owner) noexcept {
   const block_index block = pointers_.block_of(slot);
   pointers_.erase(slot);
-  below_.free_block(block, o);
+  source_.free_block(block, owner);
 }
 
 // `all`: those without a fence, too.
-void block_cache::bring_aside(thread_cache& c, bool all) noexcept {
-  if (!all && !c.aside.any_complete()) return;
-  c.aside.take(all, [&](const frees_aside::batch& b) {
-    std::array<block_index, frees_aside::frees_a_fence> blocks{};
-    for (std::uint32_t k = 0; k < b.count; ++k) {
-      blocks[k] = pointers_.block_of(b.held[k]);
-      pointers_.erase(b.held[k]);
+void block_cache::flush_deferred(thread_cache& cache, bool all) noexcept {
+  if (!all && !cache.deferred.any_complete()) return;
+  cache.deferred.take(all, [&](const deferred_frees::batch& batch) {
+    std::array<block_index, deferred_frees::frees_a_fence> blocks{};
+    for (std::uint32_t k = 0; k < batch.count; ++k) {
+      blocks[k] = pointers_.block_of(batch.held[k]);
+      pointers_.erase(batch.held[k]);
     }
-    c.figures.aside_bytes -= b.bytes;
-    c.figures.held_bytes -= b.bytes;
-    in_caches_bytes_ -= b.bytes;
-    c.figures.emptied += b.count;
-    below_.free_behind_fence({blocks.data(), b.count}, b.behind);
+    cache.figures.deferred_bytes -= batch.bytes;
+    cache.figures.held_bytes -= batch.bytes;
+    in_caches_bytes_ -= batch.bytes;
+    cache.figures.emptied += batch.count;
+    source_.free_behind_fence({blocks.data(), batch.count}, batch.batch_fence);
   });
 }
 
 bool block_cache::reclaim_all() {
-  const std::uint32_t out = pointers_.size();
+  const std::uint32_t blocks_before = pointers_.size();
   const auto stopped = stop();
   empty_stopped();
-  return pointers_.size() != out;
+  return pointers_.size() != blocks_before;
 }
 
 void block_cache::empty_stopped() noexcept {
@@ -268,21 +269,21 @@ void block_cache::reclaim(owner_id only) {
   empty_depot(only);
 }
 
-void block_cache::end(thread_cache& of, std::uint64_t* allocations, std::uint64_t* frees,
+void block_cache::end(thread_cache& cache, std::uint64_t* allocations, std::uint64_t* frees,
                       std::uint64_t* requested_bytes) {
-  fold(of);
-  bring_aside(of, true);
-  forget(of, idle_owner);
-  if (pairs_.kept.in == &of) pairs_.kept = {};
-  if (of.events != nullptr) history_->retire(of.events);
-  *allocations += of.allocations();
-  *frees += of.figures.frees;
-  *requested_bytes += of.figures.requested_bytes;
-  caches_.remove(of);
+  fold(cache);
+  flush_deferred(cache, true);
+  forget(cache, idle_owner);
+  if (pairs_.kept.cache == &cache) pairs_.kept = {};
+  if (cache.events != nullptr) history_->retire(cache.events);
+  *allocations += cache.allocations();
+  *frees += cache.figures.frees;
+  *requested_bytes += cache.figures.requested_bytes;
+  caches_.remove(cache);
 }
 
 // Caches know blocks by their slots, so they are emptied before the table doubles, which is seldom.
-void block_cache::insert(address at, block_index i, owner_word w) {
+void block_cache::insert(address pointer, block_index block, owner_word word) {
   if (!pointers_.has_room()) {
     const auto stopped = stop();
     empty_stopped();
@@ -292,23 +293,23 @@ void block_cache::insert(address at, block_index i, owner_word w) {
       if (!pointers_.has_room()) throw;  // what caches held may have made some
     }
   }
-  pointers_.insert(at, i, w);
-  pairs_.handed_out(at, w.bytes());
+  pointers_.insert(pointer, block, word);
+  pairs_.handed_out(pointer, word.bytes());
 }
 
-void block_cache::note(thread_cache* mine, event_kind kind, address at, std::uint64_t requested_bytes,
+void block_cache::note(thread_cache* mine, event_kind kind, address pointer, std::uint64_t requested_bytes,
                        stream_ref stream) noexcept {
-  history_chunk*& into = mine != nullptr ? mine->events : events_of_others_;
-  if (into == nullptr || into->is_full()) into = history_->renew(into, caches_.all().size() + 1);
-  if (into != nullptr)
-    history_->add(*into, kind, at, requested_bytes, stream);
+  history_chunk*& chunk = mine != nullptr ? mine->events : events_of_others_;
+  if (chunk == nullptr || chunk->is_full()) chunk = history_->renew(chunk, caches_.all().size() + 1);
+  if (chunk != nullptr)
+    history_->add(*chunk, kind, pointer, requested_bytes, stream);
   else
     history_->lose();
 }
 
 block_cache::sums block_cache::add_up() const {
   sums s{.held_bytes = depot_.bytes(), .held_blocks = depot_.held_blocks()};
-  std::uint64_t most_live = below_.out_bytes() - depot_.bytes();
+  std::uint64_t most_live = source_.out_bytes() - depot_.bytes();
   s.metadata_bytes = depot_.metadata_bytes() + pointers_.bytes();
   for (const auto& c : caches_.all()) {
     const cache_figures& f = c->figures;
@@ -326,18 +327,18 @@ block_cache::sums block_cache::add_up() const {
 
 void block_cache::for_each_held(const std::function<void(slot_index, std::uint32_t, owner_id)>& each) const {
   for (const auto& c : caches_.all()) {
-    c->for_each_bin([&each](const stream_cache& s, const stream_cache::bin& bin) {
-      for (std::uint32_t k = 0; k < bin.count; ++k) each(bin.held[k], bin.units, s.owner());
+    c->for_each_bin([&each](const stream_cache& stream, const stream_cache::bin& bin) {
+      for (std::uint32_t k = 0; k < bin.count; ++k) each(bin.held[k], bin.units, stream.owner());
     });
-    for (const frees_aside::batch& b : c->aside.batches()) {
+    for (const deferred_frees::batch& b : c->deferred.batches()) {
       for (const slot_index i : b.slots()) {
         const owner_word w = pointers_[i].read();
         each(i, static_cast<std::uint32_t>(w.units()), w.owner());
       }
     }
   }
-  depot_.for_each([&each](owner_id o, std::uint32_t units, const depot::batch& b) {
-    for (const slot_index i : b) each(i, units, o);
+  depot_.for_each([&each](owner_id owner, std::uint32_t units, const depot::batch& batch) {
+    for (const slot_index i : batch) each(i, units, owner);
   });
 }
 

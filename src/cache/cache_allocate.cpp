@@ -17,31 +17,31 @@
 
 namespace gpumem {
 
-address block_cache::pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept {
-  pointer_slot& c = pointers_[from.pop()];
+address block_cache::pop(thread_cache& mine, stream_cache::bin& bin, std::uint64_t requested) noexcept {
+  pointer_slot& c = pointers_[bin.pop()];
   const owner_word w = c.read();
   // Before the word says that the program has it: from then on a second free of it is taken, and the slot another's.
-  const address at = c.begin.load(std::memory_order_relaxed);
+  const address begin = c.begin.load(std::memory_order_relaxed);
   c.write(w.handed_out(w.bytes() - requested));
   cache_figures& f = mine.figures;
   f.requested_bytes += requested;
-  f.limited_bytes -= bin_places::limited_bytes(w.units());
+  f.limited_bytes -= bin_index::limited_bytes(w.units());
   f.handed_bytes += static_cast<std::int64_t>(w.bytes());
   f.most_handed_bytes = std::max(f.most_handed_bytes, f.handed_bytes);
-  return at;
+  return begin;
 }
 
-inline address block_cache::try_stream(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept {
-  stream_cache::bin* const bin = s.find((requested - 1) / block_granularity + 1);
+inline address block_cache::try_stream(thread_cache& mine, stream_cache& stream, std::uint64_t requested) noexcept {
+  stream_cache::bin* const bin = stream.find((requested - 1) / block_granularity + 1);
   return bin != nullptr && bin->count != 0 ? pop(mine, *bin, requested) : 0;
 }
 
-address block_cache::allocate(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept {
+address block_cache::allocate(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return 0;
-  stream_cache* const s = mine.of_handle(of.handle);
-  const address at = s != nullptr ? try_stream(mine, *s, requested) : 0;
+  stream_cache* const s = mine.of_handle(stream.handle);
+  const address begin = s != nullptr ? try_stream(mine, *s, requested) : 0;
   mine.leave();
-  return at;
+  return begin;
 }
 
 address block_cache::allocate_by_key(std::uint64_t key, std::uint64_t requested,
@@ -52,9 +52,9 @@ address block_cache::allocate_by_key(std::uint64_t key, std::uint64_t requested,
   if (!mine->enter()) return 0;
   stream_cache* const s = mine->of_key(key);
   if (s != nullptr && remember) mine->remember(remember->handle, *s);
-  const address at = s != nullptr ? try_stream(*mine, *s, requested) : 0;
+  const address begin = s != nullptr ? try_stream(*mine, *s, requested) : 0;
   mine->leave();
-  return at;
+  return begin;
 }
 
 // With a history. A thread writes its event before it leaves its cache: with every cache stopped, the history is
@@ -63,10 +63,10 @@ address block_cache::allocate_noted(thread_cache& mine, stream_ref stream, std::
   if (device_.condition() != device_condition::usable || !mine.enter()) return 0;
   stream_cache* const s = mine.of_handle(stream.handle);
   const bool has_room = mine.events != nullptr && !mine.events->is_full();
-  const address at = s != nullptr && has_room ? try_stream(mine, *s, requested) : 0;
-  if (at != 0) history_->add(*mine.events, event_kind::allocated, at, requested, s->stream().handle);
+  const address begin = s != nullptr && has_room ? try_stream(mine, *s, requested) : 0;
+  if (begin != 0) history_->add(*mine.events, event_kind::allocated, begin, requested, s->stream().handle);
   mine.leave();
-  return at;
+  return begin;
 }
 
 address block_cache::allocate_by_key_noted(std::uint64_t key, std::uint64_t requested,
@@ -76,10 +76,10 @@ address block_cache::allocate_by_key_noted(std::uint64_t key, std::uint64_t requ
   stream_cache* const s = mine->of_key(key);
   if (s != nullptr && remember) mine->remember(remember->handle, *s);
   const bool has_room = mine->events != nullptr && !mine->events->is_full();
-  const address at = s != nullptr && has_room ? try_stream(*mine, *s, requested) : 0;
-  if (at != 0) history_->add(*mine->events, event_kind::allocated, at, requested, s->stream().handle);
+  const address begin = s != nullptr && has_room ? try_stream(*mine, *s, requested) : 0;
+  if (begin != 0) history_->add(*mine->events, event_kind::allocated, begin, requested, s->stream().handle);
   mine->leave();
-  return at;
+  return begin;
 }
 
 }  // namespace gpumem

@@ -9,112 +9,112 @@ namespace gpumem {
 namespace {
 
 // False where another thread frees it at this moment, or the free is a second one, of what was here before.
-inline bool take_from_program(const pointer_map::lookup& seen, owner_word w, address at) noexcept {
-  if (!seen.of->change(w, w.cached())) return false;
-  if (seen.of->begin.load(std::memory_order_relaxed) == at) return true;
-  seen.of->write(w);
+inline bool take_from_program(const pointer_map::lookup& seen, owner_word word, address pointer) noexcept {
+  if (!seen.slot->change(word, word.cached())) return false;
+  if (seen.slot->begin.load(std::memory_order_relaxed) == pointer) return true;
+  seen.slot->write(word);
   return false;
 }
 
-inline void note_free(cache_figures& f, owner_word w) noexcept {
-  ++f.frees;
-  f.requested_bytes -= w.requested_bytes();
-  f.handed_bytes -= static_cast<std::int64_t>(w.bytes());
+inline void note_free(cache_figures& figures, owner_word word) noexcept {
+  ++figures.frees;
+  figures.requested_bytes -= word.requested_bytes();
+  figures.handed_bytes -= static_cast<std::int64_t>(word.bytes());
 }
 
 }  // namespace
 
 // Requires that the thread is inside its cache. `only`: the cache of the stream that the caller named; null where none
 // was named. `by_handle`: `stated` has the handle of the block's own stream, else it is refused.
-inline bool block_cache::free_to_stream(thread_cache& mine, address at, const free_args* stated,
+inline bool block_cache::free_to_stream(thread_cache& mine, address pointer, const free_args* stated,
                                         const stream_cache* only, bool by_handle) noexcept {
-  const pointer_map::lookup seen = pointers_.find(at);
+  const pointer_map::lookup seen = pointers_.find(pointer);
   const owner_word w = seen.word();
   if (!w.plainly_live()) return false;
   stream_cache* const s = mine.of_owner(w.owner());
   if (s == nullptr || (only != nullptr && only != s)) return false;
   if (by_handle && s->stream().handle != *stated->stream) return false;
   stream_cache::bin* const bin = s->find(w.units());
-  if (bin == nullptr || bin->count >= bin->most) return false;
+  if (bin == nullptr || bin->count >= bin->capacity) return false;
   if (stated != nullptr && stated->bytes && *stated->bytes != w.requested_bytes()) return false;
   cache_figures& f = mine.figures;
-  const std::uint64_t limited = f.limited_bytes + bin_places::limited_bytes(w.units());
-  if (limited > f.most_limited_bytes && bin_places::is_limited(w.units()) && bin->most != stream_cache::alone) {
+  const std::uint64_t limited = f.limited_bytes + bin_index::limited_bytes(w.units());
+  if (limited > f.most_limited_bytes && bin_index::is_limited(w.units()) && bin->capacity != stream_cache::alone) {
     return false;
   }
-  if (!take_from_program(seen, w, at)) return false;
-  bin->push(seen.at);
+  if (!take_from_program(seen, w, pointer)) return false;
+  bin->push(seen.index);
   note_free(f, w);
   f.limited_bytes = limited;
   return true;
 }
 
 // Nobody can have the block before a fence is done, so any stream's will do, and any number of them.
-block_cache::aside block_cache::free_aside(address at) noexcept {
+block_cache::deferred block_cache::defer_free(address pointer) noexcept {
   thread_cache* const mine = mine_without_lock();
-  if (mine == nullptr || !mine->enter()) return aside::refused;
-  const auto leave = [mine](aside how) { return mine->leave(), how; };
-  const pointer_map::lookup seen = pointers_.find(at);
+  if (mine == nullptr || !mine->enter()) return deferred::refused;
+  const auto leave = [mine](deferred how) { return mine->leave(), how; };
+  const pointer_map::lookup seen = pointers_.find(pointer);
   const owner_word w = seen.word();
-  if (!w.plainly_live() || mine->aside.full()) return leave(aside::refused);
-  if (!take_from_program(seen, w, at)) return leave(aside::refused);
+  if (!w.plainly_live() || mine->deferred.full()) return leave(deferred::refused);
+  if (!take_from_program(seen, w, pointer)) return leave(deferred::refused);
   cache_figures& f = mine->figures;
   note_free(f, w);
-  f.aside_bytes += w.bytes();
-  return leave(mine->aside.push(seen.at, w.bytes()) ? aside::fence_due : aside::taken);
+  f.deferred_bytes += w.bytes();
+  return leave(mine->deferred.push(seen.index, w.bytes()) ? deferred::fence_due : deferred::taken);
 }
 
-bool block_cache::fence_aside(fence f) noexcept {
+bool block_cache::attach_fence(fence batch_fence) noexcept {
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return false;
-  const bool taken = mine->aside.fenced_by(f);
+  const bool taken = mine->deferred.fenced_by(batch_fence);
   mine->leave();
   return taken;
 }
 
-bool block_cache::free(thread_cache& mine, address at, const free_args* stated) noexcept {
+bool block_cache::free(thread_cache& mine, address pointer, const free_args* stated) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return false;
   const bool of_one = stated != nullptr && stated->stream;
   const stream_cache* const only = of_one ? mine.of_handle(stated->stream->handle) : nullptr;
-  const bool taken = (!of_one || only != nullptr) && free_to_stream(mine, at, stated, only, false);
+  const bool taken = (!of_one || only != nullptr) && free_to_stream(mine, pointer, stated, only, false);
   mine.leave();
   return taken;
 }
 
-bool block_cache::free_by_key(address at, std::optional<std::uint64_t> key, const free_args& stated) noexcept {
+bool block_cache::free_by_key(address pointer, std::optional<std::uint64_t> key, const free_args& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr) {
     thread_cache* const noted = mine_noted();
-    return noted != nullptr && free_noted(*noted, at, &stated, key ? match::key : match::any, key.value_or(0));
+    return noted != nullptr && free_noted(*noted, pointer, &stated, key ? match::key : match::any, key.value_or(0));
   }
   if (!mine->enter()) return false;
   const stream_cache* const only = key ? mine->of_key(*key) : nullptr;
-  const bool taken = (!key || only != nullptr) && free_to_stream(*mine, at, &stated, only, false);
+  const bool taken = (!key || only != nullptr) && free_to_stream(*mine, pointer, &stated, only, false);
   mine->leave();
   return taken;
 }
 
-bool block_cache::free_by_handle(address at, const free_args& stated) noexcept {
+bool block_cache::free_by_handle(address pointer, const free_args& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr) {
     thread_cache* const noted = mine_noted();
-    return noted != nullptr && free_noted(*noted, at, &stated, match::block_handle, 0);
+    return noted != nullptr && free_noted(*noted, pointer, &stated, match::block_handle, 0);
   }
   if (!mine->enter()) return false;
-  const bool taken = free_to_stream(*mine, at, &stated, nullptr, true);
+  const bool taken = free_to_stream(*mine, pointer, &stated, nullptr, true);
   mine->leave();
   return taken;
 }
 
-bool block_cache::free_noted(thread_cache& mine, address at, const free_args* stated) noexcept {
+bool block_cache::free_noted(thread_cache& mine, address pointer, const free_args* stated) noexcept {
   const bool of_one = stated != nullptr && stated->stream;
-  return free_noted(mine, at, stated, of_one ? match::handle : match::any, 0);
+  return free_noted(mine, pointer, stated, of_one ? match::handle : match::any, 0);
 }
 
 // With a history; `how` says which stream's blocks it takes. The word has the size before it becomes the cache's.
-bool block_cache::free_noted(thread_cache& mine, address at, const free_args* stated, match how,
+bool block_cache::free_noted(thread_cache& mine, address pointer, const free_args* stated, match how,
                              std::uint64_t key) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return false;
   const stream_cache* only = nullptr;
@@ -123,10 +123,10 @@ bool block_cache::free_noted(thread_cache& mine, address at, const free_args* st
   bool taken = mine.events != nullptr && !mine.events->is_full();
   if (only == nullptr && (how == match::key || how == match::handle)) taken = false;
   if (taken) {
-    const owner_word held = pointers_.find(at).word();
-    taken = free_to_stream(mine, at, stated, only, how == match::block_handle);
+    const owner_word held = pointers_.find(pointer).word();
+    taken = free_to_stream(mine, pointer, stated, only, how == match::block_handle);
     if (taken) {
-      history_->add(*mine.events, event_kind::freed, at, held.requested_bytes(),
+      history_->add(*mine.events, event_kind::freed, pointer, held.requested_bytes(),
                     mine.of_owner(held.owner())->stream().handle);
     }
   }

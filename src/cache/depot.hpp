@@ -19,17 +19,19 @@ class depot {
   using batch = std::array<slot_index, stream_cache::batch>;
 
   /// False where it holds as many batches as it may. Throws std::bad_alloc, and is as it was then.
-  bool put(owner_id o, std::uint32_t units, const batch& given) {
+  bool put(owner_id owner, std::uint32_t units, const batch& given) {
     if (held_.size() == most_batches) return false;
-    held_.insert({{o, units}, given});
+    held_.insert({{owner, units}, given});
     bytes_ += bytes_of(units);
     return true;
   }
   /// Whether `take` finds one.
-  [[nodiscard]] bool holds(owner_id o, std::uint32_t units) const noexcept { return held_.contains({o, units}); }
+  [[nodiscard]] bool holds(owner_id owner, std::uint32_t units) const noexcept {
+    return held_.contains({owner, units});
+  }
   /// The oldest batch of that size. Requires that it holds one.
-  batch take(owner_id o, std::uint32_t units) noexcept {
-    const auto oldest = held_.lower_bound({o, units});
+  batch take(owner_id owner, std::uint32_t units) noexcept {
+    const auto oldest = held_.lower_bound({owner, units});
     const batch taken = oldest->second;
     held_.erase(oldest);
     bytes_ -= bytes_of(units);
@@ -39,9 +41,9 @@ class depot {
   template <typename Each>
   void take_all(owner_id only, Each each) noexcept {
     std::erase_if(held_, [&](const auto& held) {
-      const auto [o, units] = held.first;
-      if (only != idle_owner && o != only) return false;
-      each(o, held.second);
+      const auto [owner, units] = held.first;
+      if (only != idle_owner && owner != only) return false;
+      each(owner, held.second);
       bytes_ -= bytes_of(units);
       return true;
     });

@@ -65,15 +65,15 @@ std::vector<history_event> event_history::latest() const {
   const std::uint64_t first = std::max(first_kept_, noted > events_ ? noted - events_ : 0);
   std::vector<history_event> kept;
   kept.reserve(noted - std::min(noted, first));
-  const std::uint64_t now = now_ns();
+  const std::uint64_t current_ns = now_ns();
   for (const auto& chunk : chunks_) {
-    const std::uint64_t end_ns = chunk->end_ns_ != 0 ? chunk->end_ns_ : now;
+    const std::uint64_t end_ns = chunk->end_ns_ != 0 ? chunk->end_ns_ : current_ns;
     const std::uint64_t span_ns = end_ns - std::min(end_ns, chunk->begin_ns_);
     for (std::uint32_t i = 0; i < chunk->used_; ++i) {
       const history_chunk::row& row = chunk->rows_[i];
       if (row.number < first) continue;
       kept.push_back({.number = row.number,
-                      .at = row.at,
+                      .pointer = row.pointer,
                       .requested_bytes = row.bytes_and_kind >> history_chunk::kind_bits,
                       .stream = {row.stream},
                       .kind = static_cast<event_kind>(row.bytes_and_kind & ((1U << history_chunk::kind_bits) - 1)),
@@ -89,10 +89,11 @@ std::vector<history_event> event_history::latest() const {
 
 std::vector<history_block> live_before(const std::vector<history_event>& events, std::vector<history_block> live_now) {
   std::map<address, history_block> live;
-  for (const history_block& each : live_now) live.emplace(each.at, each);
+  for (const history_block& each : live_now) live.emplace(each.pointer, each);
   for (auto event = events.rbegin(); event != events.rend(); ++event) {
-    if (event->kind == event_kind::allocated) live.erase(event->at);
-    if (event->kind == event_kind::freed) live[event->at] = {event->at, event->requested_bytes, event->stream};
+    if (event->kind == event_kind::allocated) live.erase(event->pointer);
+    if (event->kind == event_kind::freed)
+      live[event->pointer] = {event->pointer, event->requested_bytes, event->stream};
   }
   live_now.clear();
   for (const auto& [at, each] : live) live_now.push_back(each);

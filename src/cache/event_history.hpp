@@ -24,7 +24,7 @@ enum class event_kind : std::uint8_t {
 
 struct history_event {
   std::uint64_t number = 0;  ///< of this event; they begin with 0
-  address at = 0;
+  address pointer = 0;
   std::uint64_t requested_bytes = 0;
   stream_ref stream{};  ///< as its handle was then
   event_kind kind = event_kind::allocated;
@@ -39,9 +39,9 @@ class history_chunk {
 
   [[nodiscard]] bool is_full() const noexcept { return used_ == capacity; }
   /// Requires room.
-  void add(std::uint64_t number, event_kind kind, address at, std::uint64_t requested_bytes,
+  void add(std::uint64_t number, event_kind kind, address pointer, std::uint64_t requested_bytes,
            stream_ref stream) noexcept {
-    rows_[used_++] = {number, at, requested_bytes << kind_bits | static_cast<std::uint64_t>(kind), stream.handle};
+    rows_[used_++] = {number, pointer, requested_bytes << kind_bits | static_cast<std::uint64_t>(kind), stream.handle};
   }
 
  private:
@@ -49,7 +49,7 @@ class history_chunk {
   static constexpr unsigned kind_bits = 2;
   struct row {
     std::uint64_t number;
-    address at;
+    address pointer;
     std::uint64_t bytes_and_kind;
     void* stream;
   };
@@ -70,9 +70,9 @@ class event_history {
   event_history& operator=(const event_history&) = delete;
 
   /// Any thread, into its own chunk, which has room.
-  void add(history_chunk& chunk, event_kind kind, address at, std::uint64_t requested_bytes,
+  void add(history_chunk& chunk, event_kind kind, address pointer, std::uint64_t requested_bytes,
            stream_ref stream) noexcept {
-    chunk.add(next_.fetch_add(1, std::memory_order_relaxed), kind, at, requested_bytes, stream);
+    chunk.add(next_.fetch_add(1, std::memory_order_relaxed), kind, pointer, requested_bytes, stream);
   }
 
   // --- under the pool's lock -----------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class event_history {
 
 /// A block that was live before the first of the kept events.
 struct history_block {
-  address at = 0;
+  address pointer = 0;
   std::uint64_t requested_bytes = 0;
   stream_ref stream;
 };

@@ -16,7 +16,7 @@
 
 namespace gpumem {
 
-class frees_aside {
+class deferred_frees {
  public:
   /// What one fence covers at most: so many frees, or the free that brings them to so many bytes.
   static constexpr std::uint32_t frees_a_fence = 16;
@@ -27,7 +27,7 @@ class frees_aside {
     std::array<slot_index, frees_a_fence> held{};
     std::uint32_t count = 0;
     std::uint64_t bytes = 0;
-    fence behind;  ///< none: it was not recorded
+    fence batch_fence;  ///< none: it was not recorded
 
     [[nodiscard]] std::span<const slot_index> slots() const noexcept { return {held.data(), count}; }
   };
@@ -44,9 +44,9 @@ class frees_aside {
     return true;
   }
   /// That of the batch completed last, by the thread itself; false where somebody has taken the batch meanwhile.
-  [[nodiscard]] bool fenced_by(fence f) noexcept {
+  [[nodiscard]] bool fenced_by(fence batch_fence) noexcept {
     if (complete_ == 0) return false;
-    batches_[complete_ - 1].behind = f;
+    batches_[complete_ - 1].batch_fence = batch_fence;
     return true;
   }
 

@@ -15,30 +15,30 @@ class thread_cache;
 class pair_watch {
  public:
   /// The arena has served a request.
-  void handed_out(address at, std::uint64_t bytes) noexcept {
-    if (out_ || at != at_ || bytes != bytes_) pairs_ = 0;
-    at_ = at;
+  void handed_out(address begin, std::uint64_t bytes) noexcept {
+    if (outstanding_ || begin != begin_ || bytes != bytes_) pairs_ = 0;
+    begin_ = begin;
     bytes_ = bytes;
-    out_ = true;
+    outstanding_ = true;
   }
   /// A block comes back under the lock; true where this is its second pair in a row.
-  bool freed(address at) noexcept {
-    pairs_ = out_ && at == at_ ? pairs_ + 1 : 0;
-    out_ = false;
+  bool freed(address begin) noexcept {
+    pairs_ = outstanding_ && begin == begin_ ? pairs_ + 1 : 0;
+    outstanding_ = false;
     return pairs_ >= 2;
   }
 
   /// Where the block of such a pair is kept: in a bin that is open for one block.
   struct place {
-    thread_cache* in = nullptr;
+    thread_cache* cache = nullptr;
     owner_id owner = idle_owner;
     std::uint32_t units = 0;
   } kept;
 
  private:
-  address at_ = 0;
+  address begin_ = 0;
   std::uint64_t bytes_ = 0;
-  bool out_ = false;  // handed out, and nothing came back since
+  bool outstanding_ = false;  // handed out, and nothing came back since
   std::uint64_t pairs_ = 0;
 };
 

@@ -12,31 +12,31 @@ pointer_map::pointer_map(std::uint32_t places)
       blocks_{std::make_unique<block_index[]>(places)} {}
 
 // A place that was taken out is as good as one that was never used: nothing in it is looked for.
-slot_index pointer_map::insert(address at, block_index block, owner_word w) noexcept {
+slot_index pointer_map::insert(address pointer, block_index block, owner_word word) noexcept {
   assert(has_room());
-  slot_index i = home_of(at);
+  slot_index i = home_of(pointer);
   while (pointers_[i].begin.load(std::memory_order_relaxed) > taken_out) i = next(i);
   used_ += pointers_[i].begin.load(std::memory_order_relaxed) == 0 ? 1U : 0U;
   blocks_[i] = block;
-  pointers_[i].begin.store(at, std::memory_order_relaxed);
-  pointers_[i].write(w);
+  pointers_[i].begin.store(pointer, std::memory_order_relaxed);
+  pointers_[i].write(word);
   ++count_;
   return i;
 }
 
 // A search goes on behind it, but at the end of a run, where nothing is behind it.
-void pointer_map::erase(slot_index i) noexcept {
-  pointers_[i].write(owner_word{});
+void pointer_map::erase(slot_index slot) noexcept {
+  pointers_[slot].write(owner_word{});
   --count_;
-  if (pointers_[next(i)].begin.load(std::memory_order_relaxed) != 0) {
-    pointers_[i].begin.store(taken_out, std::memory_order_relaxed);
+  if (pointers_[next(slot)].begin.load(std::memory_order_relaxed) != 0) {
+    pointers_[slot].begin.store(taken_out, std::memory_order_relaxed);
     return;
   }
   do {
-    pointers_[i].begin.store(0, std::memory_order_relaxed);
+    pointers_[slot].begin.store(0, std::memory_order_relaxed);
     --used_;
-    i = (i - 1) & mask_;
-  } while (pointers_[i].begin.load(std::memory_order_relaxed) == taken_out);
+    slot = (slot - 1) & mask_;
+  } while (pointers_[slot].begin.load(std::memory_order_relaxed) == taken_out);
 }
 
 void pointer_map::grow() {

@@ -86,11 +86,12 @@ struct pointer_slot {
   std::atomic<std::uint64_t> word;
 
   [[nodiscard]] owner_word read() const noexcept { return owner_word{word.load(std::memory_order_acquire)}; }
-  void write(owner_word w) noexcept { word.store(w.bits(), std::memory_order_release); }
-  /// False where it is not `from` any more.
-  [[nodiscard]] bool change(owner_word from, owner_word to) noexcept {
-    std::uint64_t expected = from.bits();
-    return word.compare_exchange_strong(expected, to.bits(), std::memory_order_acq_rel, std::memory_order_relaxed);
+  void write(owner_word value) noexcept { word.store(value.bits(), std::memory_order_release); }
+  /// False where it is not `old_word` any more.
+  [[nodiscard]] bool change(owner_word old_word, owner_word new_word) noexcept {
+    std::uint64_t expected = old_word.bits();
+    return word.compare_exchange_strong(expected, new_word.bits(), std::memory_order_acq_rel,
+                                        std::memory_order_relaxed);
   }
 };
 
@@ -98,8 +99,8 @@ class pointer_map {
  public:
   /// A slot, its place, and its owner word when it was read; nobody's where there is none.
   struct lookup {
-    pointer_slot* of = nullptr;
-    slot_index at = 0;
+    pointer_slot* slot = nullptr;
+    slot_index index = 0;
     std::uint64_t bits = 0;  // as a class, it would be a detour through memory in a free
 
     [[nodiscard]] owner_word word() const noexcept { return owner_word{bits}; }
@@ -107,25 +108,25 @@ class pointer_map {
 
   pointer_map() : pointer_map{first_places} {}
 
-  [[nodiscard]] pointer_slot& operator[](slot_index i) const noexcept { return pointers_[i]; }
+  [[nodiscard]] pointer_slot& operator[](slot_index slot) const noexcept { return pointers_[slot]; }
   /// The slot of the block that begins there. A thread inside its cache, or under the lock.
-  [[nodiscard]] lookup find(address at) const noexcept {
-    for (slot_index i = home_of(at);; i = next(i)) {
+  [[nodiscard]] lookup find(address pointer) const noexcept {
+    for (slot_index i = home_of(pointer);; i = next(i)) {
       // The word first: where it is a later block's, then so is the address that is read after it.
       pointer_slot& c = pointers_[i];
       const owner_word word = c.read();
       const address begin = c.begin.load(std::memory_order_relaxed);
-      if (begin == at) [[likely]]
+      if (begin == pointer) [[likely]]
         return {&c, i, word.bits()};
       if (begin == 0) return {};
     }
   }
-  [[nodiscard]] block_index block_of(slot_index i) const noexcept { return blocks_[i]; }
+  [[nodiscard]] block_index block_of(slot_index slot) const noexcept { return blocks_[slot]; }
 
   /// Enters a block that left the heap. Requires that there is room, and no slot at that address.
-  slot_index insert(address at, block_index i, owner_word w) noexcept;
+  slot_index insert(address pointer, block_index block, owner_word word) noexcept;
   /// Takes a block out; its slot becomes nobody's.
-  void erase(slot_index i) noexcept;
+  void erase(slot_index slot) noexcept;
   [[nodiscard]] bool has_room() const noexcept {
     const std::uint32_t half = places() / 2;
     return count_ < half && used_ < half + half / 2;
@@ -148,8 +149,8 @@ class pointer_map {
   // Blocks 4 KiB apart have their homes a line of memory apart, a little more: threads that hand a run of blocks to
   // each other have it fetched ahead by the processor. Blocks 512 B apart lie three eighths of the table from each
   // other, so that two threads' small neighbours share no line.
-  [[nodiscard]] slot_index home_of(address at) const noexcept {
-    return static_cast<slot_index>((at * spread_) >> 32) & mask_;
+  [[nodiscard]] slot_index home_of(address pointer) const noexcept {
+    return static_cast<slot_index>((pointer * spread_) >> 32) & mask_;
   }
   // How far apart homes are for each 512 B, in slots times 2^23: half a slot, a 16th of the square root of 3 less 1 (of
   // which multiples are spread evenly, so that large blocks are, too), and 3/8 of the table, which eight times come to
@@ -157,7 +158,7 @@ class pointer_map {
   [[nodiscard]] static constexpr std::uint64_t spread_over(std::uint32_t places) noexcept {
     return 4'578'109 + (std::uint64_t{3} * places << 20);
   }
-  [[nodiscard]] slot_index next(slot_index i) const noexcept { return (i + 1) & mask_; }
+  [[nodiscard]] slot_index next(slot_index slot) const noexcept { return (slot + 1) & mask_; }
 
   slot_index mask_;       // of a place
   std::uint64_t spread_;  // see home_of

@@ -30,13 +30,13 @@ class retention {
   void pressure() noexcept { requests_ = bytes_ = 0; }
 
   /// Bytes that one thread may keep of blocks of that size.
-  [[nodiscard]] std::uint64_t may_keep(std::uint64_t bytes, const class_room& room) const noexcept {
-    const bool is_small = !bin_places::is_limited(bytes / block_granularity);
+  [[nodiscard]] std::uint64_t may_keep(std::uint64_t bytes, const class_usage& usage) const noexcept {
+    const bool is_small = !bin_index::is_limited(bytes / block_granularity);
     const bool turned_over = peak_ != 0 && bytes_ >= calm_before * peak_;
-    if (room.bytes == 0 || (!turned_over && !(is_small && requests_ >= small_calm))) return 0;
-    const double share = peak_ <= room.bytes / 2 ? roomy_share : tight_share;
-    const auto free = static_cast<double>(room.free_bytes);
-    return static_cast<std::uint64_t>(share * free * free / static_cast<double>(room.bytes));
+    if (usage.bytes == 0 || (!turned_over && !(is_small && requests_ >= small_calm))) return 0;
+    const double share = peak_ <= usage.bytes / 2 ? roomy_share : tight_share;
+    const auto free = static_cast<double>(usage.free_bytes);
+    return static_cast<std::uint64_t>(share * free * free / static_cast<double>(usage.bytes));
   }
 
  private:

@@ -19,7 +19,7 @@
 namespace gpumem {
 
 /// Bins by size: one for each multiple of 512 B up to 64 KiB; above that sizes share bins by hash, one size at a time.
-struct bin_places {
+struct bin_index {
   static constexpr std::uint32_t exact = 128;
   static constexpr std::uint32_t shared = 256;
   static constexpr std::uint32_t all = exact + shared;
@@ -28,7 +28,7 @@ struct bin_places {
   static constexpr std::uint64_t small_units = 8;
 
   /// Any number of units. No bin's size has more than 32 bits, so a place found by the low ones is of no other size.
-  [[nodiscard]] static constexpr std::uint32_t of(std::uint64_t units) noexcept {
+  [[nodiscard]] static constexpr std::uint32_t index_of(std::uint64_t units) noexcept {
     if (units - 1 < exact) [[likely]]
       return static_cast<std::uint32_t>(units - 1);
     return exact + (static_cast<std::uint32_t>(units) * 0x9e37'79b1U >> 24);
@@ -51,7 +51,7 @@ struct cached_stream {
 /// A thread's blocks of one stream.
 class stream_cache {
  public:
-  static constexpr std::uint8_t room = 62;
+  static constexpr std::uint8_t max_capacity = 62;
   static constexpr std::uint8_t alone = 1;    ///< the room of a bin for a pair that repeats, which no limit counts
   static constexpr std::uint32_t batch = 30;  ///< blocks that change their place at once
 
@@ -59,11 +59,11 @@ class stream_cache {
   struct alignas(64) bin {
     std::uint32_t units = 0;  ///< of 512 B; 0: of no size yet
     std::uint8_t count = 0;
-    std::uint8_t most = 0;              ///< how many it may hold now; 0: it is not in use
-    std::array<slot_index, room> held;  ///< the slots of its blocks, the latest last
+    std::uint8_t capacity = 0;                  ///< how many it may hold now; 0: it is not in use
+    std::array<slot_index, max_capacity> held;  ///< the slots of its blocks, the latest last
 
     /// Requires that it is in use and has room.
-    void push(slot_index i) noexcept { held[count++] = i; }
+    void push(slot_index slot) noexcept { held[count++] = slot; }
     /// Takes a batch in so that its first block is popped first. Requires that it is in use, empty, and has room.
     void fill_reversed(std::span<const slot_index> blocks) noexcept {
       std::reverse_copy(blocks.begin(), blocks.end(), held.begin());
@@ -86,7 +86,7 @@ class stream_cache {
   /// Keeps another stream's blocks from here on. Requires that it is empty.
   void begin(const cached_stream& stream) noexcept { stream_ = stream; }
   /// The bin that is that size's, or becomes it once it is empty of another one.
-  [[nodiscard]] bin& bin_of(std::uint64_t units) noexcept { return bins_[bin_places::of(units)]; }
+  [[nodiscard]] bin& bin_of(std::uint64_t units) noexcept { return bins_[bin_index::index_of(units)]; }
   /// The bin of that size, or null where it has none now. Any number of units; for none it may be a bin of no size,
   /// which holds nothing and takes nothing in.
   [[nodiscard]] bin* find(std::uint64_t units) noexcept {
@@ -94,10 +94,10 @@ class stream_cache {
     return b.units == units ? &b : nullptr;
   }
   /// The bin may hold so many blocks of that size from here on: it is in use. Requires that it is empty.
-  void open(bin& b, std::uint32_t units, std::uint8_t most = room) noexcept {
-    b.units = units;
-    b.most = most;
-    const auto place = static_cast<std::size_t>(&b - bins_.data());
+  void open(bin& opened, std::uint32_t units, std::uint8_t capacity = max_capacity) noexcept {
+    opened.units = units;
+    opened.capacity = capacity;
+    const auto place = static_cast<std::size_t>(&opened - bins_.data());
     in_use_[place / 64] |= std::uint64_t{1} << (place % 64);
   }
   /// Calls `each(bin)` for every bin in use, which may close it.
@@ -110,16 +110,16 @@ class stream_cache {
     }
   }
   /// Requires that it is empty.
-  void close(bin& b) noexcept {
-    b.most = 0;
-    const auto place = static_cast<std::size_t>(&b - bins_.data());
+  void close(bin& closed) noexcept {
+    closed.capacity = 0;
+    const auto place = static_cast<std::size_t>(&closed - bins_.data());
     in_use_[place / 64] &= ~(std::uint64_t{1} << (place % 64));
   }
 
  private:
-  std::array<bin, bin_places::all> bins_;  // first, where a bin's place is all that its address needs
+  std::array<bin, bin_index::all> bins_;  // first, where a bin's place is all that its address needs
   cached_stream stream_;
-  std::array<std::uint64_t, bin_places::all / 64> in_use_{};  // a bit each
+  std::array<std::uint64_t, bin_index::all / 64> in_use_{};  // a bit each
 };
 
 }  // namespace gpumem

@@ -29,14 +29,14 @@ struct cache_figures {
   std::uint64_t limited_bytes = 0;       ///< held now, but for small blocks
   std::uint64_t most_limited_bytes = 0;  ///< the limit of that
   std::uint64_t frees = 0;               ///< taken in
-  std::uint64_t aside_bytes = 0;         ///< of these, in `aside` now
+  std::uint64_t deferred_bytes = 0;      ///< of these, in `aside` now
   // Under the lock only.
   std::uint64_t held_bytes = 0;  ///< when the thread was there last
   std::uint64_t filled = 0;      ///< blocks that came from the depot
   std::uint64_t emptied = 0;     ///< that went to it or to the heap
 
   /// Held when the thread was here last, in bins that count against no limit.
-  [[nodiscard]] std::uint64_t unlimited_bytes() const noexcept { return held_bytes - limited_bytes - aside_bytes; }
+  [[nodiscard]] std::uint64_t unlimited_bytes() const noexcept { return held_bytes - limited_bytes - deferred_bytes; }
 };
 
 /// A thread's stream caches by a number of their streams, up to half as many as it has places.
@@ -117,13 +117,13 @@ class alignas(64) thread_cache {
   [[nodiscard]] stream_cache* of_handle(const void* handle) const noexcept {
     return handle == latest_handle_ ? latest_ : nullptr;
   }
-  void remember(const void* handle, stream_cache& s) noexcept {
+  void remember(const void* handle, stream_cache& stream) noexcept {
     latest_handle_ = handle;
-    latest_ = &s;
+    latest_ = &stream;
   }
   /// Null where this thread has none for the stream of that key, or for that owner.
   [[nodiscard]] stream_cache* of_key(std::uint64_t key) const noexcept { return by_key_.find(key); }
-  [[nodiscard]] stream_cache* of_owner(owner_id o) const noexcept { return by_owner_.find(o); }
+  [[nodiscard]] stream_cache* of_owner(owner_id owner) const noexcept { return by_owner_.find(owner); }
   /// Requires that there is none for that owner or key, and that it is not full.
   stream_cache& add(const cached_stream& stream) {
     if (streams_.size() == used_) streams_.push_back(std::make_unique<stream_cache>(stream));
@@ -134,12 +134,12 @@ class alignas(64) thread_cache {
     return added;
   }
   /// Requires that there is one for that owner, and that it is empty. One such is kept for the next stream.
-  void forget(owner_id o) noexcept {
-    stream_cache* const going = of_owner(o);
+  void forget(owner_id owner) noexcept {
+    stream_cache* const going = of_owner(owner);
     latest_handle_ = &no_stream;
     latest_ = nullptr;
     by_key_.erase(going->stream().key);
-    by_owner_.erase(o);
+    by_owner_.erase(owner);
     --used_;
     std::swap(*std::ranges::find(streams_, going, &std::unique_ptr<stream_cache>::get), streams_[used_]);
     if (streams_.size() > used_ + 1) streams_.pop_back();
@@ -156,13 +156,13 @@ class alignas(64) thread_cache {
   template <typename Each>
   void for_each_bin(Each each) const {
     for (std::uint32_t k = 0; k < used_; ++k) {
-      streams_[k]->for_each_in_use([&](stream_cache::bin& b) { each(*streams_[k], b); });
+      streams_[k]->for_each_in_use([&](stream_cache::bin& bin) { each(*streams_[k], bin); });
     }
   }
   [[nodiscard]] std::uint64_t blocks() const noexcept {
     std::uint64_t sum = 0;
-    for_each_bin([&sum](const stream_cache&, const stream_cache::bin& b) { sum += b.count; });
-    for (const frees_aside::batch& b : aside.batches()) sum += b.count;
+    for_each_bin([&sum](const stream_cache&, const stream_cache::bin& bin) { sum += bin.count; });
+    for (const deferred_frees::batch& b : deferred.batches()) sum += b.count;
     return sum;
   }
   /// Served from here: what came less what is left and what went.
@@ -186,7 +186,7 @@ class alignas(64) thread_cache {
 
  public:
   cache_figures figures;
-  frees_aside aside;
+  deferred_frees deferred;
   /// Receives this thread's events if the pool keeps a history. Null before the first event, and without a history.
   history_chunk* events = nullptr;
 

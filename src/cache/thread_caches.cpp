@@ -29,18 +29,18 @@ struct caches_of_thread {
   struct entry {
     std::uint64_t pool;
     thread_cache* cache;
-    std::shared_ptr<open_pool> of;
+    std::shared_ptr<open_pool> shared_state;
   };
   caches_of_thread() = default;
   caches_of_thread(const caches_of_thread&) = delete;
   caches_of_thread& operator=(const caches_of_thread&) = delete;
   ~caches_of_thread() {
     thread_has_ended = true;
-    latest_cache_of_thread = {no_allocator, 0, 0, nullptr, nullptr};
+    tls_last_cache = {no_allocator, 0, 0, nullptr, nullptr};
     if (entries.empty() || process != ::getpid()) return;  // in a fork, a lock may be held by a thread that is not here
     for (const entry& e : entries) {
-      const mutex_lock lock{e.of->mutex};
-      if (e.of->open) e.of->ends(*e.cache);
+      const mutex_lock lock{e.shared_state->mutex};
+      if (e.shared_state->open) e.shared_state->ends(*e.cache);
     }
   }
   std::vector<entry> entries;
@@ -50,26 +50,26 @@ thread_local caches_of_thread mine_of_all;
 
 }  // namespace
 
-thread_caches::thread_caches(block_cache& of, cache_place at, std::function<void(thread_cache&)> ends)
-    : of_{of}, place_{at}, self_{std::make_shared<open_pool>()} {
+cache_registry::cache_registry(block_cache& pool_cache, cache_place place, std::function<void(thread_cache&)> ends)
+    : pool_cache_{pool_cache}, place_{place}, self_{std::make_shared<open_pool>()} {
   static std::atomic<std::uint64_t> latest{0};
   number_ = ++latest;
   self_->ends = std::move(ends);
 }
 
-void thread_caches::close() noexcept {
+void cache_registry::close() noexcept {
   self_->open = false;
   // In a forked child, a thread that is not there may hold the lock for ever, and no other one gives anything back.
   if (self_->process != ::getpid()) return;
   const mutex_lock calls_under_way{self_->mutex};
 }
 
-void thread_caches::note_latest(thread_cache* c) const noexcept {
+void cache_registry::note_latest(thread_cache* cache) const noexcept {
   const std::uint64_t allocator = place_.allocator != 0 ? place_.allocator : no_allocator;
-  latest_cache_of_thread = {allocator, number_, place_.device, c, &of_};
+  tls_last_cache = {allocator, number_, place_.device, cache, &pool_cache_};
 }
 
-thread_cache* thread_caches::look_up() const noexcept {
+thread_cache* cache_registry::look_up() const noexcept {
   if (thread_has_ended) return nullptr;
   for (const caches_of_thread::entry& e : mine_of_all.entries) {
     if (e.pool != number_) continue;
@@ -79,15 +79,15 @@ thread_cache* thread_caches::look_up() const noexcept {
   return nullptr;
 }
 
-thread_cache* thread_caches::make_mine() {
+thread_cache* cache_registry::make_mine() {
   if (thread_cache* const have = mine()) return have;
   if (thread_has_ended) return nullptr;
   caches_of_thread& all = mine_of_all;
-  if (const pid_t here = ::getpid(); all.process != here) {
+  if (const pid_t current_process = ::getpid(); all.process != current_process) {
     all.entries.clear();  // a fork: these are the parent's, which gives them back
-    all.process = here;
+    all.process = current_process;
   }
-  std::erase_if(all.entries, [](const auto& e) { return !e.of->open; });
+  std::erase_if(all.entries, [](const auto& entry) { return !entry.shared_state->open; });
   all.entries.reserve(all.entries.size() + 1);  // before there is a cache that would be nobody's
   all_.push_back(std::make_unique<thread_cache>());
   all.entries.push_back({number_, all_.back().get(), self_});
@@ -95,27 +95,27 @@ thread_cache* thread_caches::make_mine() {
   return all_.back().get();
 }
 
-void thread_caches::remove(thread_cache& of) noexcept {
-  std::erase_if(all_, [&of](const auto& each) { return each.get() == &of; });
+void cache_registry::remove(thread_cache& cache) noexcept {
+  std::erase_if(all_, [&cache](const auto& each) { return each.get() == &cache; });
 }
 
-thread_caches::stop_caches::stop_caches(const thread_caches& of) : of_{of}, mine_{of.mine()} {
-  bool others = false;
-  for (const auto& each : of_.all_) {
+cache_registry::stop_caches::stop_caches(const cache_registry& caches) : caches_{caches}, mine_{caches.mine()} {
+  bool has_others = false;
+  for (const auto& each : caches_.all_) {
     if (each.get() == mine_) continue;
     each->request_stop();
-    others = true;
+    has_others = true;
   }
-  if (!others) return;
+  if (!has_others) return;
   heavy_fence();
-  for (const auto& each : of_.all_) {
+  for (const auto& each : caches_.all_) {
     // A few instructions without a call, unless the thread was preempted in them.
     while (each.get() != mine_ && each->inside()) ::sched_yield();
   }
 }
 
-thread_caches::stop_caches::~stop_caches() {
-  for (const auto& each : of_.all_) {
+cache_registry::stop_caches::~stop_caches() {
+  for (const auto& each : caches_.all_) {
     if (each.get() != mine_) each->end_stop();
   }
 }

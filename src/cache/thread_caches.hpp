@@ -30,55 +30,55 @@ struct latest_cache {
   std::uint64_t pool_number;
   int device;
   thread_cache* cache;
-  block_cache* of;
+  block_cache* pool_cache;
 };
 // The model keeps the access one instruction in a shared library, too; these bytes fit what the loader keeps free.
-[[gnu::tls_model("initial-exec")]] inline constinit thread_local latest_cache latest_cache_of_thread{
-    ~std::uint64_t{0}, 0, 0, nullptr, nullptr};
+[[gnu::tls_model("initial-exec")]] inline constinit thread_local latest_cache tls_last_cache{~std::uint64_t{0}, 0, 0,
+                                                                                             nullptr, nullptr};
 
 /// What a thread's end needs of a pool that may be gone by then.
 struct open_pool;
 
-class thread_caches {
+class cache_registry {
  public:
   /// `ends` is called, by a thread that ends, with its cache, which then is not that thread's any more; it takes the
   /// pool's lock and calls `remove`.
-  thread_caches(block_cache& of, cache_place at, std::function<void(thread_cache&)> ends);
-  ~thread_caches() { close(); }
+  cache_registry(block_cache& pool_cache, cache_place place, std::function<void(thread_cache&)> ends);
+  ~cache_registry() { close(); }
   /// Without the pool's lock: `ends` is not called any more, and no call of it is under way.
   void close() noexcept;
-  thread_caches(const thread_caches&) = delete;
-  thread_caches& operator=(const thread_caches&) = delete;
+  cache_registry(const cache_registry&) = delete;
+  cache_registry& operator=(const cache_registry&) = delete;
 
   /// This thread's cache, or null. Any thread, no lock.
   [[nodiscard]] thread_cache* mine() const noexcept {
-    const latest_cache& latest = latest_cache_of_thread;
+    const latest_cache& latest = tls_last_cache;
     return latest.pool_number == number_ ? latest.cache : look_up();
   }
   /// The pool's lock: the same, made where there is none; null in a thread that has begun to end.
   thread_cache* make_mine();
-  void remove(thread_cache& of) noexcept;
+  void remove(thread_cache& cache) noexcept;
 
   [[nodiscard]] const std::vector<std::unique_ptr<thread_cache>>& all() const noexcept { return all_; }
 
   /// Stops every other thread's cache while the object lives: no thread is inside one. Requires the pool's lock.
   class stop_caches {
    public:
-    explicit stop_caches(const thread_caches& of);
+    explicit stop_caches(const cache_registry& caches);
     ~stop_caches();
     stop_caches(const stop_caches&) = delete;
     stop_caches& operator=(const stop_caches&) = delete;
 
    private:
-    const thread_caches& of_;
+    const cache_registry& caches_;
     const thread_cache* mine_;
   };
 
  private:
   [[nodiscard]] thread_cache* look_up() const noexcept;
-  void note_latest(thread_cache* c) const noexcept;
+  void note_latest(thread_cache* cache) const noexcept;
 
-  block_cache& of_;
+  block_cache& pool_cache_;
   cache_place place_;
   std::uint64_t number_;
   std::shared_ptr<open_pool> self_;

@@ -21,12 +21,12 @@ constexpr std::string_view simulated_name = "simulated";                   // th
 
 /// A MIG instance has MIG in its name ("NVIDIA H100 80GB HBM3 MIG 1g.10gb"); NVML uses another prefix for its UUID.
 std::string uuid_text(const CUuuid& uuid, std::string_view name) {
-  std::string out = name.find(" MIG ") != std::string_view::npos ? "MIG-" : "GPU-";
+  std::string text = name.find(" MIG ") != std::string_view::npos ? "MIG-" : "GPU-";
   for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
-    out += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
   }
-  return out;
+  return text;
 }
 
 std::uint64_t next_number() {
@@ -46,8 +46,8 @@ result<std::unique_ptr<device>> open_cuda_device(const cuda_config& config) {
   return cuda_device::open(*driver, config);
 }
 
-status add_cuda_peer(device& of, int ordinal) {
-  auto* const gpu = dynamic_cast<cuda_device*>(&of);
+status add_cuda_peer(device& target, int ordinal) {
+  auto* const gpu = dynamic_cast<cuda_device*>(&target);
   if (gpu == nullptr) return {errc::invalid_argument, "not a device that open_cuda_device made"};
   return gpu->add_peer(ordinal);
 }
@@ -91,8 +91,8 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
     return failed(driver.device_total_mem, e);
   }
   info.total_bytes = total;
-  const auto read = [&](CUdevice_attribute which, int* into) {
-    return driver.device_get_attribute(into, which, handle);
+  const auto read = [&](CUdevice_attribute kind, int* value) {
+    return driver.device_get_attribute(value, kind, handle);
   };
   int integrated = 0;
   int compute_mode = CU_COMPUTEMODE_DEFAULT;
@@ -108,11 +108,12 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
   auto made = std::make_unique<cuda_device>(driver, handle, std::move(info));
   if (status ok = made->read_page_properties(); !ok) return ok;
   for (const int peer : config.peers) {
-    CUdevice other{};
+    CUdevice peer_handle{};
     int can = 0;
     if (exists(peer) && peer != config.ordinal) {
-      if (const CUresult e = driver.device_get(&other, peer); e != CUDA_SUCCESS) return failed(driver.device_get, e);
-      if (const CUresult e = driver.device_can_access_peer(&can, other, handle); e != CUDA_SUCCESS) {
+      if (const CUresult e = driver.device_get(&peer_handle, peer); e != CUDA_SUCCESS)
+        return failed(driver.device_get, e);
+      if (const CUresult e = driver.device_can_access_peer(&can, peer_handle, handle); e != CUDA_SUCCESS) {
         return failed(driver.device_can_access_peer, e);
       }
     }
@@ -122,8 +123,8 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
                                                     peer, config.ordinal)};
     }
     const mutex_lock lock{made->access_mutex_};
-    made->access_.push_back(
-        {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = other}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    made->access_.push_back({.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer_handle},
+                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   }
   return std::unique_ptr<device>{std::move(made)};
 }
@@ -137,27 +138,27 @@ cuda_device::~cuda_device() {
   forget(this);
   if (context_ == nullptr || condition() != device_condition::usable || process_exiting()) return;
   {
-    const entered here{*this};
-    if (here.ok()) {
+    const entered scope{*this};
+    if (scope.ok()) {
       for (CUevent e : events_) driver_.event_destroy(e);
     }
   }
   driver_.primary_ctx_release(handle_);
 }
 
-int cuda_device::attribute(CUdevice_attribute which) const {
+int cuda_device::attribute(CUdevice_attribute kind) const {
   int value = 0;
-  return driver_.device_get_attribute(&value, which, handle_) == CUDA_SUCCESS ? value : 0;
+  return driver_.device_get_attribute(&value, kind, handle_) == CUDA_SUCCESS ? value : 0;
 }
 
 // Makes mapped pages exportable to other processes and accessible to network cards, if the device supports it. Only an
 // answer says that it cannot map any; a call that fails says nothing.
 status cuda_device::read_page_properties() {
-  const auto no_answer = [](CUresult e) {
-    return e != CUDA_SUCCESS && e != CUDA_ERROR_NOT_SUPPORTED && e != CUDA_ERROR_INVALID_VALUE;
+  const auto no_answer = [](CUresult error) {
+    return error != CUDA_SUCCESS && error != CUDA_ERROR_NOT_SUPPORTED && error != CUDA_ERROR_INVALID_VALUE;
   };
-  const auto failed = [this](const auto& function, CUresult e) {
-    return driver_status(driver_, function.name, e, fmt::format("of device {}", info_.ordinal));
+  const auto failed = [this](const auto& function, CUresult error) {
+    return driver_status(driver_, function.name, error, fmt::format("of device {}", info_.ordinal));
   };
   int maps = 0;
   const CUresult asked =
@@ -183,7 +184,7 @@ status cuda_device::read_page_properties() {
 }
 
 // Checks the primary context's id: a changed id means that the program reset the device.
-status cuda_device::context(CUcontext* out) {
+status cuda_device::context(CUcontext* target) {
   switch (condition()) {
     case device_condition::usable:
       break;
@@ -215,12 +216,12 @@ status cuda_device::context(CUcontext* out) {
   unsigned long long id = 0;
   const CUresult asked = driver_.ctx_get_id(known, &id);
   if (asked == CUDA_SUCCESS && id == context_id_) {
-    *out = known;
+    *target = known;
     return {};
   }
   if (asked == CUDA_SUCCESS || asked == CUDA_ERROR_CONTEXT_IS_DESTROYED || asked == CUDA_ERROR_INVALID_CONTEXT) {
     set_condition(device_condition::reset);
-    return context(out);
+    return context(target);
   }
   return driver_status(driver_, driver_.ctx_get_id.name, asked, fmt::format("of device {}", info_.ordinal));
 }
@@ -234,18 +235,18 @@ status cuda_device::checked(const Function& call, std::string_view doing, Argume
 // --- memory -----------------------------------------------------------------------------------------------------
 
 result<address> cuda_device::do_alloc(std::uint64_t bytes) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
-  CUdeviceptr at = 0;
-  const CUresult done = driver_.mem_alloc(&at, bytes);
-  if (done == CUDA_SUCCESS) return address{at};
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
+  CUdeviceptr begin = 0;
+  const CUresult done = driver_.mem_alloc(&begin, bytes);
+  if (done == CUDA_SUCCESS) return address{begin};
   return driver_status(driver_, driver_.mem_alloc.name, done,
                        fmt::format("of {} on device {}", format_bytes(bytes), info_.ordinal));
 }
 
 status cuda_device::do_free(address segment) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   const CUresult done = driver_.mem_free(segment);
   if (done == CUDA_SUCCESS) return {};
   return driver_status(driver_, driver_.mem_free.name, done,
@@ -253,37 +254,37 @@ status cuda_device::do_free(address segment) {
 }
 
 result<address> cuda_device::do_alloc_host(std::uint64_t bytes) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
-  void* at = nullptr;
-  const CUresult done = driver_.mem_host_alloc(&at, bytes, CU_MEMHOSTALLOC_PORTABLE);
-  if (done == CUDA_SUCCESS) return static_cast<address>(reinterpret_cast<std::uintptr_t>(at));
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
+  void* pointer = nullptr;
+  const CUresult done = driver_.mem_host_alloc(&pointer, bytes, CU_MEMHOSTALLOC_PORTABLE);
+  if (done == CUDA_SUCCESS) return static_cast<address>(reinterpret_cast<std::uintptr_t>(pointer));
   return driver_status(driver_, driver_.mem_host_alloc.name, done,
                        fmt::format("of {} of pinned host memory", format_bytes(bytes)));
 }
 
 status cuda_device::do_free_host(address segment) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
-  void* const at = reinterpret_cast<void*>(static_cast<std::uintptr_t>(segment));
-  const CUresult done = driver_.mem_free_host(at);
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
+  void* const pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(segment));
+  const CUresult done = driver_.mem_free_host(pointer);
   if (done == CUDA_SUCCESS) return {};
   return driver_status(driver_, driver_.mem_free_host.name, done, fmt::format("of {:#x}", segment));
 }
 
 result<address> cuda_device::do_reserve(std::uint64_t bytes) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
-  CUdeviceptr at = 0;
-  const CUresult done = driver_.mem_address_reserve(&at, bytes, info_.page_bytes, 0, 0);
-  if (done == CUDA_SUCCESS) return address{at};
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
+  CUdeviceptr begin = 0;
+  const CUresult done = driver_.mem_address_reserve(&begin, bytes, info_.page_bytes, 0, 0);
+  if (done == CUDA_SUCCESS) return address{begin};
   return driver_status(driver_, driver_.mem_address_reserve.name, done,
                        fmt::format("of {} of addresses", format_bytes(bytes)));
 }
 
 status cuda_device::do_release_range(address range, std::uint64_t bytes) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   const CUresult done = driver_.mem_address_free(range, bytes);
   if (done == CUDA_SUCCESS) return {};
   return driver_status(driver_, driver_.mem_address_free.name, done,
@@ -291,8 +292,8 @@ status cuda_device::do_release_range(address range, std::uint64_t bytes) {
 }
 
 result<page_run> cuda_device::do_create(std::uint64_t bytes) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   CUmemGenericAllocationHandle pages = 0;
   const bool known_plain = plain_pages_.load(std::memory_order_relaxed);
   CUresult done = CUDA_ERROR_NOT_SUPPORTED;
@@ -311,60 +312,61 @@ result<page_run> cuda_device::do_create(std::uint64_t bytes) {
 }
 
 status cuda_device::do_destroy(page_run pages) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   return checked(driver_.mem_release, {}, CUmemGenericAllocationHandle{pages.id});
 }
 
-status cuda_device::do_map(address at, std::uint64_t bytes, page_run pages) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
-  const CUresult done = driver_.mem_map(at, bytes, 0, pages.id, 0);
+status cuda_device::do_map(address begin, std::uint64_t bytes, page_run pages) {
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
+  const CUresult done = driver_.mem_map(begin, bytes, 0, pages.id, 0);
   if (done == CUDA_SUCCESS) return {};
-  return driver_status(driver_, driver_.mem_map.name, done, fmt::format("of {} at {:#x}", format_bytes(bytes), at));
+  return driver_status(driver_, driver_.mem_map.name, done, fmt::format("of {} at {:#x}", format_bytes(bytes), begin));
 }
 
-status cuda_device::do_set_access(address at, std::uint64_t bytes) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+status cuda_device::do_set_access(address begin, std::uint64_t bytes) {
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   // Holds the lock throughout, so that a peer added concurrently gets access to every range.
   const mutex_lock lock{access_mutex_};
-  const CUresult done = driver_.mem_set_access(at, bytes, access_.data(), access_.size());
+  const CUresult done = driver_.mem_set_access(begin, bytes, access_.data(), access_.size());
   if (done == CUDA_SUCCESS) {
-    accessible_[at] = bytes;
+    accessible_[begin] = bytes;
     return {};
   }
   return driver_status(driver_, driver_.mem_set_access.name, done,
-                       fmt::format("of {} at {:#x}", format_bytes(bytes), at));
+                       fmt::format("of {} at {:#x}", format_bytes(bytes), begin));
 }
 
-status cuda_device::do_unmap(address at, std::uint64_t bytes) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
-  const CUresult done = driver_.mem_unmap(at, bytes);
+status cuda_device::do_unmap(address begin, std::uint64_t bytes) {
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
+  const CUresult done = driver_.mem_unmap(begin, bytes);
   if (done == CUDA_SUCCESS) {
     const mutex_lock lock{access_mutex_};
-    forget_accessible(at, at + bytes);
+    forget_accessible(begin, begin + bytes);
     return {};
   }
-  return driver_status(driver_, driver_.mem_unmap.name, done, fmt::format("of {} at {:#x}", format_bytes(bytes), at));
+  return driver_status(driver_, driver_.mem_unmap.name, done,
+                       fmt::format("of {} at {:#x}", format_bytes(bytes), begin));
 }
 
 // A range may have been unmapped in part.
 void cuda_device::forget_accessible(address begin, address end) {
-  auto it = accessible_.lower_bound(begin);
-  if (it != accessible_.begin()) {
-    const auto before = std::prev(it);
+  auto entry = accessible_.lower_bound(begin);
+  if (entry != accessible_.begin()) {
+    const auto before = std::prev(entry);
     const address before_end = before->first + before->second;
     if (before_end > begin) {
       before->second = begin - before->first;
       if (before_end > end) accessible_[end] = before_end - end;
     }
   }
-  while (it != accessible_.end() && it->first < end) {
-    const address it_end = it->first + it->second;
-    it = accessible_.erase(it);
-    if (it_end > end) accessible_[end] = it_end - end;
+  while (entry != accessible_.end() && entry->first < end) {
+    const address entry_end = entry->first + entry->second;
+    entry = accessible_.erase(entry);
+    if (entry_end > end) accessible_[end] = entry_end - end;
   }
 }
 
@@ -378,10 +380,10 @@ status cuda_device::add_peer(int ordinal) {
                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   access_.push_back(peer);
   if (accessible_.empty()) return {};
-  const entered here{*this};
-  if (!here.ok()) {
+  const entered scope{*this};
+  if (!scope.ok()) {
     access_.pop_back();
-    return here.why();
+    return scope.why();
   }
   for (const auto& [at, bytes] : accessible_) {
     if (const CUresult e = driver_.mem_set_access(at, bytes, &peer, 1); e != CUDA_SUCCESS) {
@@ -402,8 +404,8 @@ result<memory_info> cuda_device::do_memory() {
       return memory_info{.free_bytes = std::min(seen->free_bytes, info_.total_bytes), .total_bytes = info_.total_bytes};
     }
   }
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   if (status ok = checked(driver_.mem_get_info, fmt::format("of device {}", info_.ordinal), &free_bytes, &total_bytes);

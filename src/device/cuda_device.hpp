@@ -42,36 +42,36 @@ class cuda_device final : public device {
   status do_release_range(address range, std::uint64_t bytes) override;
   result<page_run> do_create(std::uint64_t bytes) override;
   status do_destroy(page_run pages) override;
-  status do_map(address at, std::uint64_t bytes, page_run pages) override;
-  status do_set_access(address at, std::uint64_t bytes) override;
-  status do_unmap(address at, std::uint64_t bytes) override;
+  status do_map(address begin, std::uint64_t bytes, page_run pages) override;
+  status do_set_access(address begin, std::uint64_t bytes) override;
+  status do_unmap(address begin, std::uint64_t bytes) override;
   result<memory_info> do_memory() override;
-  result<fence> do_record(stream_ref on) override;
+  result<fence> do_record(stream_ref stream) override;
   result<fence> do_record_context() override;
-  result<bool> do_query(fence f) override;
-  status do_wait_host(fence f) override;
+  result<bool> do_query(fence fence) override;
+  status do_wait_host(fence fence) override;
   result<bool> do_wait_any(std::span<const fence> fences, std::uint64_t most_ns,
                            const std::function<bool()>& stop) override;
-  status do_wait_stream(stream_ref waiter, fence f) override;
-  void do_drop(fence f) noexcept override;
-  result<std::uint64_t> do_foreign_context(stream_ref of) override;
+  status do_wait_stream(stream_ref waiter, fence fence) override;
+  void do_drop(fence fence) noexcept override;
+  result<std::uint64_t> do_foreign_context(stream_ref stream) override;
   result<fence> do_record_foreign(std::uint64_t context) override;
-  result<bool> do_is_blocking(stream_ref s) override;
+  result<bool> do_is_blocking(stream_ref stream) override;
   result<bool> do_blocking_stream_captures() override;
   void do_enter() noexcept override;
   void do_leave() noexcept override;
-  result<std::uint64_t> do_stream_id(stream_ref of) override;
-  result<std::uint64_t> do_capture_id(stream_ref of) override;
+  result<std::uint64_t> do_stream_id(stream_ref stream) override;
+  result<std::uint64_t> do_capture_id(stream_ref stream) override;
   status do_watch_graph(stream_ref capturing, std::function<void()> gone) override;
   status do_synchronize() override;
 
   status read_page_properties();
-  [[nodiscard]] int attribute(CUdevice_attribute which) const;
-  [[nodiscard]] bool deferred_done(fence f) const noexcept;
-  status context(CUcontext* out);
+  [[nodiscard]] int attribute(CUdevice_attribute kind) const;
+  [[nodiscard]] bool deferred_done(fence fence) const noexcept;
+  status context(CUcontext* target);
   result<CUevent> take_event();
   result<CUevent> make_event();
-  void keep_event(CUevent e) noexcept;
+  void keep_event(CUevent event) noexcept;
   void forget_accessible(address begin, address end) GPUMEM_REQUIRES(access_mutex_);
   /// Calls `call`; on failure returns a status with `name` and what it was doing.
   template <typename Function, typename... Arguments>

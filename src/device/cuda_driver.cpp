@@ -89,13 +89,13 @@ errc code_of(CUresult error) {
 }
 
 template <typename Function>
-bool resolve(PFN_cuGetProcAddress_v12000 ask, Function& into, const char* name, int version) {
+bool resolve(PFN_cuGetProcAddress_v12000 ask, Function& function, const char* name, int version) {
   void* found = nullptr;
   CUdriverProcAddressQueryResult how{};
-  into.name = name;
+  function.name = name;
   if (ask(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, &how) != CUDA_SUCCESS) return false;
   if (how != CU_GET_PROC_ADDRESS_SUCCESS || found == nullptr) return false;
-  into.call = reinterpret_cast<typename Function::pointer>(found);
+  function.call = reinterpret_cast<typename Function::pointer>(found);
   return true;
 }
 

@@ -11,12 +11,12 @@ namespace gpumem {
 
 class cuda_device::entered {
  public:
-  explicit entered(cuda_device& of) : driver_{of.driver_} {
+  explicit entered(cuda_device& gpu) : driver_{gpu.driver_} {
     together& row = this_threads();
-    const bool in_row = row.of == &of;
+    const bool in_row = row.device == &gpu;
     if (in_row && row.ready) return;
     CUcontext wanted = nullptr;
-    why_ = of.context(&wanted);
+    why_ = gpu.context(&wanted);
     if (!why_) return;
     CUcontext current = nullptr;
     if (driver_.ctx_get_current(&current) != CUDA_SUCCESS || current != wanted) {
@@ -42,15 +42,15 @@ class cuda_device::entered {
   [[nodiscard]] bool ok() const noexcept { return why_.ok(); }
   [[nodiscard]] const status& why() const noexcept { return why_; }
 
-  static void begin_together(const cuda_device& of) noexcept {
+  static void begin_together(const cuda_device& gpu) noexcept {
     together& row = this_threads();
-    if (row.of == nullptr) row.of = &of;
-    if (row.of == &of) ++row.depth;
+    if (row.device == nullptr) row.device = &gpu;
+    if (row.device == &gpu) ++row.depth;
   }
-  static void end_together(const cuda_device& of) noexcept {
+  static void end_together(const cuda_device& gpu) noexcept {
     together& row = this_threads();
-    if (row.of != &of || --row.depth != 0) return;
-    row.undo.all(of.driver_);
+    if (row.device != &gpu || --row.depth != 0) return;
+    row.undo.all(gpu.driver_);
     row = {};
   }
 
@@ -68,7 +68,7 @@ class cuda_device::entered {
     }
   };
   struct together {
-    const cuda_device* of = nullptr;
+    const cuda_device* device = nullptr;
     unsigned depth = 0;
     bool ready = false;
     changes undo;

@@ -14,15 +14,15 @@ namespace gpumem {
 namespace {
 
 /// A fence's id is its event's address, which is even. An odd id is a deferred fence: a future synchronise.
-fence deferred_fence(std::uint64_t n) { return {(n << 1) | 1}; }
-bool is_deferred(fence f) { return (f.id & 1) != 0; }
-CUevent event_of(fence f) { return reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(f.id)); }
-fence fence_of(CUevent e) { return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(e))}; }
-CUstream stream_of(stream_ref s) { return static_cast<CUstream>(s.handle); }
+fence deferred_fence(std::uint64_t number) { return {(number << 1) | 1}; }
+bool is_deferred(fence fence) { return (fence.id & 1) != 0; }
+CUevent event_of(fence fence) { return reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(fence.id)); }
+fence fence_of(CUevent event) { return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(event))}; }
+CUstream stream_of(stream_ref stream) { return static_cast<CUstream>(stream.handle); }
 
 /// The default streams belong to the current context.
-bool depends_on_context(stream_ref s) { return reinterpret_cast<std::uintptr_t>(s.handle) <= 2; }
-bool is_legacy(stream_ref s) { return reinterpret_cast<std::uintptr_t>(s.handle) <= 1; }
+bool depends_on_context(stream_ref stream) { return reinterpret_cast<std::uintptr_t>(stream.handle) <= 2; }
+bool is_legacy(stream_ref stream) { return reinterpret_cast<std::uintptr_t>(stream.handle) <= 1; }
 
 using on_gone = std::function<void()>;
 void CUDA_CB graph_is_gone(void* data) {
@@ -55,32 +55,32 @@ result<CUevent> cuda_device::make_event() {
   return made;
 }
 
-void cuda_device::keep_event(CUevent e) noexcept {
+void cuda_device::keep_event(CUevent event) noexcept {
   const mutex_lock lock{events_mutex_};
-  if (std::erase(foreign_events_, e) != 0) {
-    driver_.event_destroy(e);
+  if (std::erase(foreign_events_, event) != 0) {
+    driver_.event_destroy(event);
     return;
   }
-  events_.push_back(e);
+  events_.push_back(event);
 }
 
 // An event on the legacy stream would order all blocking streams before and after it, which the program did not ask
 // for. An event on the context covers the same work, and no stream waits for it.
-result<fence> cuda_device::do_record(stream_ref on) {
-  if (is_legacy(on) && driver_.ctx_record_event) return do_record_context();
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+result<fence> cuda_device::do_record(stream_ref stream) {
+  if (is_legacy(stream) && driver_.ctx_record_event) return do_record_context();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   const result<CUevent> e = take_event();
   if (!e) return e.why();
-  const CUresult done = driver_.event_record(*e, stream_of(on));
+  const CUresult done = driver_.event_record(*e, stream_of(stream));
   if (done == CUDA_SUCCESS) return fence_of(*e);
   keep_event(*e);
-  return driver_status(driver_, driver_.event_record.name, done, fmt::format("on stream {}", on.handle));
+  return driver_status(driver_, driver_.event_record.name, done, fmt::format("on stream {}", stream.handle));
 }
 
 result<fence> cuda_device::do_record_context() {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   if (!driver_.ctx_record_event) return deferred_fence(deferred_.fetch_add(1, std::memory_order_acq_rel) + 1);
   const result<CUevent> e = take_event();
   if (!e) return e.why();
@@ -90,30 +90,30 @@ result<fence> cuda_device::do_record_context() {
   return driver_status(driver_, driver_.ctx_record_event.name, done, fmt::format("on device {}", info_.ordinal));
 }
 
-result<std::uint64_t> cuda_device::do_foreign_context(stream_ref of) {
-  if (depends_on_context(of)) return std::uint64_t{0};
+result<std::uint64_t> cuda_device::do_foreign_context(stream_ref stream) {
+  if (depends_on_context(stream)) return std::uint64_t{0};
   CUcontext own = nullptr;
   if (status ok = context(&own); !ok) return ok;
   CUcontext theirs = nullptr;
-  const CUresult done = driver_.stream_get_ctx(stream_of(of), &theirs);
+  const CUresult done = driver_.stream_get_ctx(stream_of(stream), &theirs);
   if (done != CUDA_SUCCESS) {
-    return driver_status(driver_, driver_.stream_get_ctx.name, done, fmt::format("of stream {}", of.handle));
+    return driver_status(driver_, driver_.stream_get_ctx.name, done, fmt::format("of stream {}", stream.handle));
   }
   return theirs == own ? std::uint64_t{0} : static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(theirs));
 }
 
 // The event belongs to that context, as cuCtxRecordEvent requires. A destroyed context has no more work.
-result<fence> cuda_device::do_record_foreign(std::uint64_t of) {
+result<fence> cuda_device::do_record_foreign(std::uint64_t context) {
   if (!driver_.ctx_record_event) {
     return status{errc::unsupported,
                   fmt::format("no event on another context with a driver of CUDA {}; expected 12.5 or later",
                               version_text(driver_.version))};
   }
-  CUcontext theirs = reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(of));
+  CUcontext theirs = reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(context));
   unsigned long long id = 0;
   if (driver_.ctx_get_id(theirs, &id) != CUDA_SUCCESS) return do_record_context();
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   if (const CUresult e = driver_.ctx_push_current(theirs); e != CUDA_SUCCESS) {
     return driver_status(driver_, driver_.ctx_push_current.name, e);
   }
@@ -132,25 +132,25 @@ result<fence> cuda_device::do_record_foreign(std::uint64_t of) {
   return driver_status(driver_, driver_.ctx_record_event.name, done, "on another context");
 }
 
-bool cuda_device::deferred_done(fence f) const noexcept {
-  return synchronized_.load(std::memory_order_acquire) >= f.id >> 1;
+bool cuda_device::deferred_done(fence fence) const noexcept {
+  return synchronized_.load(std::memory_order_acquire) >= fence.id >> 1;
 }
 
-result<bool> cuda_device::do_query(fence f) {
-  if (is_deferred(f)) return deferred_done(f);
-  const entered here{*this};
-  if (!here.ok()) return here.why();
-  const CUresult done = driver_.event_query(event_of(f));
+result<bool> cuda_device::do_query(fence fence) {
+  if (is_deferred(fence)) return deferred_done(fence);
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
+  const CUresult done = driver_.event_query(event_of(fence));
   if (done == CUDA_SUCCESS) return true;
   if (done == CUDA_ERROR_NOT_READY) return false;
   return driver_status(driver_, driver_.event_query.name, done);
 }
 
-status cuda_device::do_wait_host(fence f) {
-  if (is_deferred(f)) return deferred_done(f) ? status{} : do_synchronize();
-  const entered here{*this};
-  if (!here.ok()) return here.why();
-  const CUresult done = driver_.event_synchronize(event_of(f));
+status cuda_device::do_wait_host(fence fence) {
+  if (is_deferred(fence)) return deferred_done(fence) ? status{} : do_synchronize();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
+  const CUresult done = driver_.event_synchronize(event_of(fence));
   return done == CUDA_SUCCESS ? status{} : driver_status(driver_, driver_.event_synchronize.name, done);
 }
 
@@ -169,8 +169,8 @@ result<bool> cuda_device::do_wait_any(std::span<const fence> fences, std::uint64
   std::chrono::microseconds pause{0};
   for (;;) {
     {
-      const entered here{*this};
-      if (!here.ok()) return here.why();
+      const entered scope{*this};
+      if (!scope.ok()) return scope.why();
       for (const fence f : fences) {
         const CUresult done = driver_.event_query(event_of(f));
         if (done == CUDA_SUCCESS) return true;
@@ -186,89 +186,92 @@ result<bool> cuda_device::do_wait_any(std::span<const fence> fences, std::uint64
   }
 }
 
-status cuda_device::do_wait_stream(stream_ref waiter, fence f) {
-  if (is_deferred(f)) {
-    if (deferred_done(f)) return {};
+status cuda_device::do_wait_stream(stream_ref waiter, fence fence) {
+  if (is_deferred(fence)) {
+    if (deferred_done(fence)) return {};
     return {errc::unsupported,
             fmt::format("no stream can wait for all others with a driver of CUDA {}; expected 12.5 or later",
                         version_text(driver_.version))};
   }
-  const entered here{*this};
-  if (!here.ok()) return here.why();
-  const CUresult done = driver_.stream_wait_event(stream_of(waiter), event_of(f), CU_EVENT_WAIT_DEFAULT);
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
+  const CUresult done = driver_.stream_wait_event(stream_of(waiter), event_of(fence), CU_EVENT_WAIT_DEFAULT);
   if (done == CUDA_SUCCESS) return {};
   return driver_status(driver_, driver_.stream_wait_event.name, done, fmt::format("of stream {}", waiter.handle));
 }
 
-void cuda_device::do_drop(fence f) noexcept {
+void cuda_device::do_drop(fence fence) noexcept {
   // In a forked child the pool's lock may stay locked for ever.
-  if (f && !is_deferred(f) && condition() == device_condition::usable) keep_event(event_of(f));
+  if (fence && !is_deferred(fence) && condition() == device_condition::usable) keep_event(event_of(fence));
 }
 
-result<std::uint64_t> cuda_device::do_stream_id(stream_ref of) {
+result<std::uint64_t> cuda_device::do_stream_id(stream_ref stream) {
   const auto ask = [&]() -> result<std::uint64_t> {
     unsigned long long id = 0;
-    const CUresult done = driver_.stream_get_id(stream_of(of), &id);
+    const CUresult done = driver_.stream_get_id(stream_of(stream), &id);
     if (done == CUDA_SUCCESS) return std::uint64_t{id};
-    return driver_status(driver_, driver_.stream_get_id.name, done, fmt::format("of stream {}", of.handle));
+    return driver_status(driver_, driver_.stream_get_id.name, done, fmt::format("of stream {}", stream.handle));
   };
-  if (!depends_on_context(of) && condition() == device_condition::usable) return ask();
+  if (!depends_on_context(stream) && condition() == device_condition::usable) return ask();
   // The stream is the same as long as the thread and this device exist.
   thread_local struct {
     std::uint64_t device = 0;
     std::uint64_t id = 0;
   } last;
-  const bool per_thread = stream_of(of) == CU_STREAM_PER_THREAD;
+  const bool per_thread = stream_of(stream) == CU_STREAM_PER_THREAD;
   if (per_thread && last.device == number_ && condition() == device_condition::usable) return last.id;
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   result<std::uint64_t> id = ask();
   if (id && per_thread) last = {number_, *id};
   return id;
 }
 
-result<std::uint64_t> cuda_device::do_capture_id(stream_ref of) {
-  std::optional<entered> here;
+result<std::uint64_t> cuda_device::do_capture_id(stream_ref stream) {
+  std::optional<entered> scope;
   const bool usable = condition() == device_condition::usable;
-  if (usable && is_legacy(of)) return std::uint64_t{0};  // the legacy stream cannot capture
+  if (usable && is_legacy(stream)) return std::uint64_t{0};  // the legacy stream cannot capture
   CUcontext current = nullptr;
-  const bool in_place = usable && (!depends_on_context(of) || (driver_.ctx_get_current(&current) == CUDA_SUCCESS &&
-                                                               current != nullptr && current == context_.load()));
+  const bool in_place = usable && (!depends_on_context(stream) || (driver_.ctx_get_current(&current) == CUDA_SUCCESS &&
+                                                                   current != nullptr && current == context_.load()));
   if (!in_place) {
-    here.emplace(*this);
-    if (!here->ok()) return here->why();
-    if (is_legacy(of)) return std::uint64_t{0};
+    scope.emplace(*this);
+    if (!scope->ok()) return scope->why();
+    if (is_legacy(stream)) return std::uint64_t{0};
   }
-  CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUstreamCaptureStatus capture_status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;
-  const CUresult done = driver_.stream_get_capture_info(stream_of(of), &now, &id, nullptr, nullptr, nullptr);
+  const CUresult done =
+      driver_.stream_get_capture_info(stream_of(stream), &capture_status, &id, nullptr, nullptr, nullptr);
   if (done != CUDA_SUCCESS) {
-    return driver_status(driver_, driver_.stream_get_capture_info.name, done, fmt::format("of stream {}", of.handle));
+    return driver_status(driver_, driver_.stream_get_capture_info.name, done,
+                         fmt::format("of stream {}", stream.handle));
   }
-  return now == CU_STREAM_CAPTURE_STATUS_ACTIVE ? std::uint64_t{id} : std::uint64_t{0};
+  return capture_status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? std::uint64_t{id} : std::uint64_t{0};
 }
 
-result<bool> cuda_device::do_is_blocking(stream_ref s) {
+result<bool> cuda_device::do_is_blocking(stream_ref stream) {
   if (!driver_.stream_get_flags) return false;
-  const result<std::uint64_t> foreign = do_foreign_context(s);
+  const result<std::uint64_t> foreign = do_foreign_context(stream);
   if (!foreign) return foreign.why();
   if (*foreign != 0) return false;
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   unsigned int flags = 0;
-  const CUresult done = driver_.stream_get_flags(stream_of(s), &flags);
+  const CUresult done = driver_.stream_get_flags(stream_of(stream), &flags);
   if (done == CUDA_SUCCESS) return (flags & CU_STREAM_NON_BLOCKING) == 0;
-  return driver_status(driver_, driver_.stream_get_flags.name, done, fmt::format("of stream {}", s.handle));
+  return driver_status(driver_, driver_.stream_get_flags.name, done, fmt::format("of stream {}", stream.handle));
 }
 
 // "If this is called on CU_STREAM_LEGACY (the "null stream") while a blocking stream in the same context is capturing,
 // it will return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT and captureStatus is unspecified after the call. The blocking
 // stream capture is not invalidated." (cuStreamIsCapturing, to which cuStreamGetCaptureInfo refers)
 result<bool> cuda_device::do_blocking_stream_captures() {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
-  CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult done = driver_.stream_get_capture_info(CU_STREAM_LEGACY, &now, nullptr, nullptr, nullptr, nullptr);
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
+  CUstreamCaptureStatus capture_status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult done =
+      driver_.stream_get_capture_info(CU_STREAM_LEGACY, &capture_status, nullptr, nullptr, nullptr, nullptr);
   if (done == CUDA_SUCCESS) return false;
   if (done == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
   return driver_status(driver_, driver_.stream_get_capture_info.name, done, "of the legacy stream");
@@ -278,16 +281,17 @@ void cuda_device::do_enter() noexcept { entered::begin_together(*this); }
 void cuda_device::do_leave() noexcept { entered::end_together(*this); }
 
 status cuda_device::do_watch_graph(stream_ref capturing, std::function<void()> gone) {
-  const entered here{*this};
-  if (!here.ok()) return here.why();
-  CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
+  CUstreamCaptureStatus capture_status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUgraph graph = nullptr;
-  CUresult done = driver_.stream_get_capture_info(stream_of(capturing), &now, nullptr, &graph, nullptr, nullptr);
+  CUresult done =
+      driver_.stream_get_capture_info(stream_of(capturing), &capture_status, nullptr, &graph, nullptr, nullptr);
   if (done != CUDA_SUCCESS) {
     return driver_status(driver_, driver_.stream_get_capture_info.name, done,
                          fmt::format("of stream {}", capturing.handle));
   }
-  if (now != CU_STREAM_CAPTURE_STATUS_ACTIVE || graph == nullptr) {
+  if (capture_status != CU_STREAM_CAPTURE_STATUS_ACTIVE || graph == nullptr) {
     return {errc::unsupported, fmt::format("stream {} captures nothing now", capturing.handle)};
   }
   auto call = std::make_unique<on_gone>(std::move(gone));
@@ -304,8 +308,8 @@ status cuda_device::do_watch_graph(stream_ref capturing, std::function<void()> g
 
 status cuda_device::do_synchronize() {
   const std::uint64_t covered = deferred_.load(std::memory_order_acquire);
-  const entered here{*this};
-  if (!here.ok()) return here.why();
+  const entered scope{*this};
+  if (!scope.ok()) return scope.why();
   const CUresult done = driver_.ctx_synchronize();
   if (done != CUDA_SUCCESS) {
     return driver_status(driver_, driver_.ctx_synchronize.name, done, fmt::format("of device {}", info_.ordinal));

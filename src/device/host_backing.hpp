@@ -18,8 +18,8 @@ class host_backing {
   /// Reserves `bytes`, a multiple of 2 MiB, at a multiple of `alignment`.
   static result<host_backing> reserve(std::uint64_t bytes, std::uint64_t alignment);
   host_backing() = default;
-  host_backing(host_backing&& other) noexcept;
-  host_backing& operator=(host_backing&& other) noexcept;
+  host_backing(host_backing&& source) noexcept;
+  host_backing& operator=(host_backing&& source) noexcept;
   host_backing(const host_backing&) = delete;
   host_backing& operator=(const host_backing&) = delete;
   ~host_backing();
@@ -28,11 +28,11 @@ class host_backing {
   [[nodiscard]] address begin() const noexcept { return begin_; }
 
   /// Makes the range readable, writable and zero.
-  status open(address at, std::uint64_t bytes);
+  status open(address begin, std::uint64_t bytes);
   /// Discards the contents; any access then faults.
-  status close(address at, std::uint64_t bytes);
+  status close(address begin, std::uint64_t bytes);
   /// Maps the page run at `offset` of the file, which grows as needed.
-  status map(address at, std::uint64_t bytes, std::uint64_t offset);
+  status map(address begin, std::uint64_t bytes, std::uint64_t offset);
   /// Discards the contents of the run.
   void discard(std::uint64_t offset, std::uint64_t bytes) noexcept;
 

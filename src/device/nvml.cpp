@@ -34,14 +34,14 @@ status failed(const nvml_table& nvml, std::string_view call, int code, unsigned 
 }
 
 template <typename Pointer>
-void find(const std::function<void*(const char*)>& lookup, Pointer& into, const char* name, std::string& missing) {
+void find(const std::function<void*(const char*)>& lookup, Pointer& target, const char* name, std::string& missing) {
   void* const found = lookup(name);
   if (found == nullptr) missing += missing.empty() ? name : fmt::format(", {}", name);
-  into = reinterpret_cast<Pointer>(found);
+  target = reinterpret_cast<Pointer>(found);
 }
 
 /// The processes that `call` lists. Repeats the call if their number grew in between.
-int processes_of(decltype(nvml_table::processes) call, nvml_device_t device, std::vector<gpu_process>& out) {
+int processes_of(decltype(nvml_table::processes) call, nvml_device_t device, std::vector<gpu_process>& processes) {
   std::vector<nvml_process_t> list(32);
   for (;;) {
     auto count = static_cast<unsigned>(list.size());
@@ -55,9 +55,9 @@ int processes_of(decltype(nvml_table::processes) call, nvml_device_t device, std
     break;
   }
   for (const nvml_process_t& p : list) {
-    gpu_process one{.pid = p.pid, .used_bytes = std::nullopt};
-    if (p.used_gpu_memory != ~0ULL) one.used_bytes = p.used_gpu_memory;
-    out.push_back(one);
+    gpu_process process{.pid = p.pid, .used_bytes = std::nullopt};
+    if (p.used_gpu_memory != ~0ULL) process.used_bytes = p.used_gpu_memory;
+    processes.push_back(process);
   }
   return success;
 }
@@ -92,30 +92,31 @@ std::uint64_t graphics_bytes_of(const nvml_table& nvml, nvml_device_t device, st
 }
 
 /// Optional figures, which not every card reports. Never fails.
-void describe_card(const nvml_table& nvml, nvml_device_t device, gpu_usage& out) {
+void describe_card(const nvml_table& nvml, nvml_device_t device, gpu_usage& usage) {
   nvml_pci_t pci{};
   if (nvml.pci_info != nullptr && nvml.pci_info(device, &pci) == success) {
     pci.bus_id[sizeof pci.bus_id - 1] = '\0';
-    out.pci_bus_id = pci.bus_id;
+    usage.pci_bus_id = pci.bus_id;
   }
   unsigned cores = 0;
   unsigned mhz = 0;
   if (nvml.cores != nullptr && nvml.max_clock != nullptr && nvml.cores(device, &cores) == success &&
       nvml.max_clock(device, sm_clock, &mhz) == success) {
-    out.cores_mhz = std::uint64_t{cores} * mhz;
+    usage.cores_mhz = std::uint64_t{cores} * mhz;
   }
   constexpr unsigned sensor_of_gpu = 0;
   unsigned celsius = 0;
   if (nvml.temperature != nullptr && nvml.temperature(device, sensor_of_gpu, &celsius) == success) {
-    out.temperature_c = celsius;
+    usage.temperature_c = celsius;
   }
   unsigned milliwatts = 0;
-  if (nvml.power != nullptr && nvml.power(device, &milliwatts) == success) out.power_mw = milliwatts;
-  if (nvml.power_limit != nullptr && nvml.power_limit(device, &milliwatts) == success) out.power_limit_mw = milliwatts;
-  unsigned now = 0;
+  if (nvml.power != nullptr && nvml.power(device, &milliwatts) == success) usage.power_mw = milliwatts;
+  if (nvml.power_limit != nullptr && nvml.power_limit(device, &milliwatts) == success)
+    usage.power_limit_mw = milliwatts;
+  unsigned mode = 0;
   unsigned later = 0;
-  if (nvml.mig_mode == nullptr || nvml.mig_mode(device, &now, &later) != success || now == 0) return;
-  out.mig = true;
+  if (nvml.mig_mode == nullptr || nvml.mig_mode(device, &mode, &later) != success || mode == 0) return;
+  usage.mig = true;
   unsigned count = 0;
   if (nvml.instance_count == nullptr || nvml.instance_by_index == nullptr ||
       nvml.instance_count(device, &count) != success) {
@@ -129,19 +130,19 @@ void describe_card(const nvml_table& nvml, nvml_device_t device, gpu_usage& out)
         nvml.device_uuid(instance, text.data(), text_bytes) != success) {
       continue;
     }
-    gpu_instance one{.uuid = text.data(), .total_bytes = 0, .used_bytes = 0, .free_bytes = 0};
+    gpu_instance entry{.uuid = text.data(), .total_bytes = 0, .used_bytes = 0, .free_bytes = 0};
     if (nvml.memory(instance, &memory) == success) {
-      one.total_bytes = memory.total;
-      one.used_bytes = memory.used;
-      one.free_bytes = memory.free;
+      entry.total_bytes = memory.total;
+      entry.used_bytes = memory.used;
+      entry.free_bytes = memory.free;
     }
-    out.instances.push_back(std::move(one));
+    usage.instances.push_back(std::move(entry));
   }
 }
 
 template <typename Pointer>
-void find_optional(const std::function<void*(const char*)>& lookup, Pointer& into, const char* name) {
-  into = reinterpret_cast<Pointer>(lookup(name));
+void find_optional(const std::function<void*(const char*)>& lookup, Pointer& target, const char* name) {
+  target = reinterpret_cast<Pointer>(lookup(name));
 }
 
 }  // namespace
@@ -217,30 +218,30 @@ result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml) {
     if (const int code = nvml.device_by_index(i, &device); code != success) {
       return failed(nvml, "nvmlDeviceGetHandleByIndex_v2", code, i);
     }
-    gpu_usage one;
-    one.index = static_cast<int>(i);
+    gpu_usage usage;
+    usage.index = static_cast<int>(i);
     std::array<char, text_bytes> text{};
     if (const int code = nvml.device_name(device, text.data(), text_bytes); code != success) {
       return failed(nvml, "nvmlDeviceGetName", code, i);
     }
-    one.name = text.data();
+    usage.name = text.data();
     if (const int code = nvml.device_uuid(device, text.data(), text_bytes); code != success) {
       return failed(nvml, "nvmlDeviceGetUUID", code, i);
     }
-    one.uuid = text.data();
-    if (const int code = read_memory(nvml, device, one); code != success) {
+    usage.uuid = text.data();
+    if (const int code = read_memory(nvml, device, usage); code != success) {
       return failed(nvml, "nvmlDeviceGetMemoryInfo", code, i);
     }
     nvml_utilization_t busy{};
     if (nvml.utilization(device, &busy) == success)
-      one.busy_percent = busy.gpu;  // a card in MIG mode does not report it
-    if (const int code = processes_of(nvml.processes, device, one.processes);
+      usage.busy_percent = busy.gpu;  // a card in MIG mode does not report it
+    if (const int code = processes_of(nvml.processes, device, usage.processes);
         code != success && code != not_supported) {
       return failed(nvml, "nvmlDeviceGetComputeRunningProcesses_v3", code, i);
     }
-    one.graphics_bytes = graphics_bytes_of(nvml, device, one.processes);
-    describe_card(nvml, device, one);
-    all.push_back(std::move(one));
+    usage.graphics_bytes = graphics_bytes_of(nvml, device, usage.processes);
+    describe_card(nvml, device, usage);
+    all.push_back(std::move(usage));
   }
   return all;
 }

@@ -29,7 +29,7 @@ status no_pages() { return {errc::unsupported, "pinned host memory cannot be map
 }  // namespace
 
 struct pinned_device::state {
-  explicit state(device& on) : gpu{on} {}
+  explicit state(device& target) : gpu{target} {}
 
   device& gpu;
   device_info info;
@@ -115,36 +115,36 @@ result<memory_info> pinned_device::do_memory() {
                      .total_bytes = state_->info.total_bytes};
 }
 
-result<fence> pinned_device::do_record(stream_ref on) {
-  if (on == host_stream()) return nothing_to_wait_for;
-  return state_->gpu.record(on);
+result<fence> pinned_device::do_record(stream_ref stream) {
+  if (stream == host_stream()) return nothing_to_wait_for;
+  return state_->gpu.record(stream);
 }
 result<fence> pinned_device::do_record_context() { return state_->gpu.record_context(); }
 
-result<bool> pinned_device::do_query(fence f) {
-  if (f == nothing_to_wait_for) return true;
-  return state_->gpu.query(f);
+result<bool> pinned_device::do_query(fence fence) {
+  if (fence == nothing_to_wait_for) return true;
+  return state_->gpu.query(fence);
 }
-status pinned_device::do_wait_host(fence f) {
-  if (f == nothing_to_wait_for) return {};
-  return state_->gpu.wait_host(f);
+status pinned_device::do_wait_host(fence fence) {
+  if (fence == nothing_to_wait_for) return {};
+  return state_->gpu.wait_host(fence);
 }
-status pinned_device::do_wait_stream(stream_ref waiter, fence f) {
-  if (waiter == host_stream()) return do_wait_host(f);
-  if (f == nothing_to_wait_for) return {};
-  return state_->gpu.wait_stream(waiter, f);
+status pinned_device::do_wait_stream(stream_ref waiter, fence fence) {
+  if (waiter == host_stream()) return do_wait_host(fence);
+  if (fence == nothing_to_wait_for) return {};
+  return state_->gpu.wait_stream(waiter, fence);
 }
-void pinned_device::do_drop(fence f) noexcept {
-  if (f != nothing_to_wait_for) state_->gpu.drop(f);
+void pinned_device::do_drop(fence fence) noexcept {
+  if (fence != nothing_to_wait_for) state_->gpu.drop(fence);
 }
 
-result<std::uint64_t> pinned_device::do_stream_id(stream_ref of) {
-  if (of == host_stream()) return host_stream_id;
-  return state_->gpu.stream_id(of);
+result<std::uint64_t> pinned_device::do_stream_id(stream_ref stream) {
+  if (stream == host_stream()) return host_stream_id;
+  return state_->gpu.stream_id(stream);
 }
-result<std::uint64_t> pinned_device::do_capture_id(stream_ref of) {
-  if (of == host_stream()) return std::uint64_t{0};
-  return state_->gpu.capture_id(of);
+result<std::uint64_t> pinned_device::do_capture_id(stream_ref stream) {
+  if (stream == host_stream()) return std::uint64_t{0};
+  return state_->gpu.capture_id(stream);
 }
 status pinned_device::do_watch_graph(stream_ref capturing, std::function<void()> gone) {
   return state_->gpu.watch_graph(capturing, std::move(gone));

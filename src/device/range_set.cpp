@@ -4,10 +4,10 @@
 
 namespace gpumem {
 
-std::size_t range_set::first_ending_behind(address at) const noexcept {
-  const auto it =
-      std::upper_bound(ranges_.begin(), ranges_.end(), at, [](address value, const range& r) { return value < r.end; });
-  return static_cast<std::size_t>(it - ranges_.begin());
+std::size_t range_set::first_ending_behind(address position) const noexcept {
+  const auto found = std::upper_bound(ranges_.begin(), ranges_.end(), position,
+                                      [](address value, const range& candidate) { return value < candidate.end; });
+  return static_cast<std::size_t>(found - ranges_.begin());
 }
 
 void range_set::insert(address begin, address end) {
@@ -27,21 +27,21 @@ void range_set::insert(address begin, address end) {
 }
 
 void range_set::erase(address begin, address end) {
-  auto it = ranges_.begin() + static_cast<std::ptrdiff_t>(first_ending_behind(begin));
-  if (it != ranges_.end() && it->begin < begin) {
-    const range left{it->begin, begin};
-    if (it->end > end) {
-      it->begin = end;
-      ranges_.insert(it, left);
+  auto entry = ranges_.begin() + static_cast<std::ptrdiff_t>(first_ending_behind(begin));
+  if (entry != ranges_.end() && entry->begin < begin) {
+    const range left{entry->begin, begin};
+    if (entry->end > end) {
+      entry->begin = end;
+      ranges_.insert(entry, left);
       return;
     }
-    *it = left;
-    ++it;
+    *entry = left;
+    ++entry;
   }
-  auto last = it;
+  auto last = entry;
   while (last != ranges_.end() && last->end <= end) ++last;
   if (last != ranges_.end() && last->begin < end) last->begin = end;
-  ranges_.erase(it, last);
+  ranges_.erase(entry, last);
 }
 
 bool range_set::covers(address begin, address end) const noexcept {

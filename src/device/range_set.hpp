@@ -31,8 +31,8 @@ class range_set {
   [[nodiscard]] std::optional<address> first_fit(std::uint64_t bytes, std::uint64_t alignment) const noexcept;
 
  private:
-  /// The index of the first range that ends after `at`.
-  [[nodiscard]] std::size_t first_ending_behind(address at) const noexcept;
+  /// The index of the first range that ends after `position`.
+  [[nodiscard]] std::size_t first_ending_behind(address position) const noexcept;
 
   std::vector<range> ranges_;
 };

@@ -8,7 +8,7 @@
 namespace gpumem {
 namespace {
 
-address end_of(address at, std::uint64_t bytes) { return bytes > UINT64_MAX - at ? UINT64_MAX : at + bytes; }
+address end_of(address begin, std::uint64_t bytes) { return bytes > UINT64_MAX - begin ? UINT64_MAX : begin + bytes; }
 
 }  // namespace
 
@@ -31,47 +31,47 @@ std::string hazard::to_string() const {
 
 // --- what the program does -----------------------------------------------------------------------------------
 
-void referee::handed_out(address at, std::uint64_t bytes, stream_ref to, work_point as) {
+void referee::handed_out(address begin, std::uint64_t bytes, stream_ref receiver, work_point point) {
   if (bytes == 0) return;
-  const address end = end_of(at, bytes);
-  check_held(at, end, hazard_kind::overlap, to);
-  handed_out_.insert_or_assign(at, holding{end, to});
-  if (!memory_.accessible(at, end)) report(hazard_kind::use_after_free, at, end, to, to);
+  const address end = end_of(begin, bytes);
+  check_held(begin, end, hazard_kind::overlap, receiver);
+  handed_out_.insert_or_assign(begin, holding{end, receiver});
+  if (!memory_.accessible(begin, end)) report(hazard_kind::use_after_free, begin, end, receiver, receiver);
 
-  auto it = split(at, end);
-  check(it, end, hazard_kind::early_reuse, as.stream, to);
-  if (as.stream == sim_streams::no_stream) return;
-  if (it == regions_.end() || it->first != at) it = regions_.emplace_hint(it, at, region{});
-  it->second.end = end;
-  it->second.use = as;
-  it->second.more.clear();
-  auto last = ++it;
+  auto entry = split(begin, end);
+  check(entry, end, hazard_kind::early_reuse, point.stream, receiver);
+  if (point.stream == sim_streams::no_stream) return;
+  if (entry == regions_.end() || entry->first != begin) entry = regions_.emplace_hint(entry, begin, region{});
+  entry->second.end = end;
+  entry->second.use = point;
+  entry->second.more.clear();
+  auto last = ++entry;
   while (last != regions_.end() && last->first < end) ++last;
-  regions_.erase(it, last);
+  regions_.erase(entry, last);
 }
 
-void referee::used(address at, std::uint64_t bytes, work_point by) {
+void referee::used(address begin, std::uint64_t bytes, work_point point) {
   if (bytes == 0) return;
-  const address end = end_of(at, bytes);
-  if (!memory_.accessible(at, end)) {
-    report(hazard_kind::use_after_free, at, end, streams_.handle_of(by.stream), {});
+  const address end = end_of(begin, bytes);
+  if (!memory_.accessible(begin, end)) {
+    report(hazard_kind::use_after_free, begin, end, streams_.handle_of(point.stream), {});
   }
-  auto it = split(at, end);
-  for (address next = at; next < end; ++it) {
-    if (it == regions_.end() || it->first != next) {
-      const address gap_end = it == regions_.end() ? end : std::min(end, it->first);
-      it = regions_.emplace_hint(it, next, region{gap_end, by, {}});
+  auto entry = split(begin, end);
+  for (address next = begin; next < end; ++entry) {
+    if (entry == regions_.end() || entry->first != next) {
+      const address gap_end = entry == regions_.end() ? end : std::min(end, entry->first);
+      entry = regions_.emplace_hint(entry, next, region{gap_end, point, {}});
     } else {
-      add_use(it->second, by);
+      add_use(entry->second, point);
     }
-    next = it->second.end;
+    next = entry->second.end;
   }
 }
 
-void referee::taken_away(address at, std::uint64_t bytes) {
-  const address end = end_of(at, bytes);
-  check_held(at, end, hazard_kind::use_after_free, {});
-  auto first = split(at, end);
+void referee::taken_away(address begin, std::uint64_t bytes) {
+  const address end = end_of(begin, bytes);
+  check_held(begin, end, hazard_kind::use_after_free, {});
+  auto first = split(begin, end);
   check(first, end, hazard_kind::use_after_free, sim_streams::no_stream, {});
   auto last = first;
   while (last != regions_.end() && last->first < end) ++last;
@@ -80,62 +80,62 @@ void referee::taken_away(address at, std::uint64_t bytes) {
 
 // --- regions -------------------------------------------------------------------------------------------------
 
-void referee::split_at(address at) {
-  auto it = regions_.lower_bound(at);
-  if (it == regions_.begin()) return;
-  auto before = std::prev(it);
-  if (before->second.end <= at) return;
+void referee::split_at(address position) {
+  auto entry = regions_.lower_bound(position);
+  if (entry == regions_.begin()) return;
+  auto before = std::prev(entry);
+  if (before->second.end <= position) return;
   region right = before->second;
-  before->second.end = at;
-  regions_.emplace_hint(it, at, std::move(right));
+  before->second.end = position;
+  regions_.emplace_hint(entry, position, std::move(right));
 }
 
 referee::region_map::iterator referee::split(address begin, address end) {
-  auto it = regions_.find(begin);
-  if (it != regions_.end() && it->second.end == end) return it;
+  auto entry = regions_.find(begin);
+  if (entry != regions_.end() && entry->second.end == end) return entry;
   split_at(begin);
   split_at(end);
   return regions_.lower_bound(begin);
 }
 
-void referee::add_use(region& r, work_point by) const {
-  const auto comes_first = [&](work_point use) { return streams_.comes_first(use, by.stream); };
-  std::erase_if(r.more, comes_first);
-  if (comes_first(r.use)) {
-    r.use = by;
+void referee::add_use(region& touched, work_point point) const {
+  const auto comes_first = [&](work_point use) { return streams_.comes_first(use, point.stream); };
+  std::erase_if(touched.more, comes_first);
+  if (comes_first(touched.use)) {
+    touched.use = point;
   } else {
-    r.more.push_back(by);
+    touched.more.push_back(point);
   }
 }
 
 // --- checks --------------------------------------------------------------------------------------------------
 
 void referee::check_held(address begin, address end, hazard_kind kind, stream_ref receiver) {
-  auto it = handed_out_.lower_bound(begin);
-  if (it != handed_out_.begin() && std::prev(it)->second.end > begin) --it;
-  while (it != handed_out_.end() && it->first < end) {
-    report(kind, std::max(begin, it->first), std::min(end, it->second.end), it->second.holder, receiver);
-    it = handed_out_.erase(it);
+  auto entry = handed_out_.lower_bound(begin);
+  if (entry != handed_out_.begin() && std::prev(entry)->second.end > begin) --entry;
+  while (entry != handed_out_.end() && entry->first < end) {
+    report(kind, std::max(begin, entry->first), std::min(end, entry->second.end), entry->second.holder, receiver);
+    entry = handed_out_.erase(entry);
   }
 }
 
-void referee::check_use(const region_map::value_type& r, work_point use, std::uint32_t stream) {
+void referee::check_use(const region_map::value_type& entry, work_point use, std::uint32_t stream) {
   if (streams_.comes_first(use, stream)) return;
   for (offence& known : offences_) {
     if (known.stream == use.stream) {
-      known.end = r.second.end;
+      known.end = entry.second.end;
       return;
     }
   }
-  offences_.push_back({use.stream, r.first, r.second.end});
+  offences_.push_back({use.stream, entry.first, entry.second.end});
 }
 
 void referee::check(region_map::iterator first, address end, hazard_kind kind, std::uint32_t stream,
                     stream_ref receiver) {
   offences_.clear();
-  for (auto it = first; it != regions_.end() && it->first < end; ++it) {
-    check_use(*it, it->second.use, stream);
-    for (const work_point& use : it->second.more) check_use(*it, use, stream);
+  for (auto entry = first; entry != regions_.end() && entry->first < end; ++entry) {
+    check_use(*entry, entry->second.use, stream);
+    for (const work_point& use : entry->second.more) check_use(*entry, use, stream);
   }
   for (const offence& o : offences_) {
     report(kind, o.begin, o.end, streams_.handle_of(o.stream), receiver);

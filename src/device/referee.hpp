@@ -23,13 +23,13 @@ class referee {
 
   referee(const sim_memory& memory, const sim_streams& streams) : memory_{memory}, streams_{streams} {}
 
-  /// Checks that `as`, work of the stream `to`, may use the bytes, and makes it their only use. The index `no_stream`
-  /// means a stream that does not exist, which is ordered only after work that the host knows is done.
-  void handed_out(address at, std::uint64_t bytes, stream_ref to, work_point as);
-  void given_back(address at) { handed_out_.erase(at); }
-  void used(address at, std::uint64_t bytes, work_point by);
+  /// Checks that `point`, work of the stream `receiver`, may use the bytes, and makes it their only use. The index
+  /// `no_stream` means a stream that does not exist, which is ordered only after work that the host knows is done.
+  void handed_out(address begin, std::uint64_t bytes, stream_ref receiver, work_point point);
+  void given_back(address begin) { handed_out_.erase(begin); }
+  void used(address begin, std::uint64_t bytes, work_point point);
   /// Notes that the driver takes the bytes back: checks that none is handed out or in use, and forgets them.
-  void taken_away(address at, std::uint64_t bytes);
+  void taken_away(address begin, std::uint64_t bytes);
 
   [[nodiscard]] std::uint64_t hazard_count() const noexcept { return hazard_count_; }
   [[nodiscard]] const std::vector<hazard>& hazards() const noexcept { return hazards_; }
@@ -48,12 +48,12 @@ class referee {
 
   /// Splits regions so that none crosses `begin` or `end`; returns the first one at or after `begin`.
   region_map::iterator split(address begin, address end);
-  void split_at(address at);
+  void split_at(address position);
   /// Adds a use and drops the uses that it is ordered after.
-  void add_use(region& r, work_point by) const;
+  void add_use(region& touched, work_point point) const;
   /// Reports the uses from `first` up to `end` that work on `stream` is not ordered after, one hazard per user.
   void check(region_map::iterator first, address end, hazard_kind kind, std::uint32_t stream, stream_ref receiver);
-  void check_use(const region_map::value_type& r, work_point use, std::uint32_t stream);
+  void check_use(const region_map::value_type& entry, work_point use, std::uint32_t stream);
   /// Reports each block in the range that is handed out, and marks it as returned.
   void check_held(address begin, address end, hazard_kind kind, stream_ref receiver);
   void report(hazard_kind kind, address begin, address end, stream_ref user, stream_ref receiver);

@@ -61,9 +61,9 @@ constexpr bool in_order_of_calls() {
 static_assert(in_order_of_calls(), "one entry for each device_call, in the order of the enumeration");
 
 constexpr cost_table costs_of_entries() {
-  cost_table out{};
-  for (std::size_t i = 0; i < entries.size(); ++i) out[i] = entries[i].cost;
-  return out;
+  cost_table table{};
+  for (std::size_t i = 0; i < entries.size(); ++i) table[i] = entries[i].cost;
+  return table;
 }
 constexpr cost_table default_costs = costs_of_entries();
 

@@ -159,19 +159,19 @@ status sim_device::do_destroy(page_run pages) {
   });
 }
 
-status sim_device::do_map(address at, std::uint64_t bytes, page_run pages) {
-  return state_->call_on_pages(device_call::map, bytes, [&] { return state_->memory.map(at, bytes, pages); });
+status sim_device::do_map(address begin, std::uint64_t bytes, page_run pages) {
+  return state_->call_on_pages(device_call::map, bytes, [&] { return state_->memory.map(begin, bytes, pages); });
 }
 
-status sim_device::do_set_access(address at, std::uint64_t bytes) {
-  return state_->call_on_pages(device_call::set_access, bytes, [&] { return state_->memory.set_access(at, bytes); });
+status sim_device::do_set_access(address begin, std::uint64_t bytes) {
+  return state_->call_on_pages(device_call::set_access, bytes, [&] { return state_->memory.set_access(begin, bytes); });
 }
 
-status sim_device::do_unmap(address at, std::uint64_t bytes) {
+status sim_device::do_unmap(address begin, std::uint64_t bytes) {
   return state_->call_on_pages(device_call::unmap, bytes, [&]() -> status {
     if (status refused = state_->streams.refuse_while_capturing(device_call::unmap); !refused) return refused;
-    if (status unmapped = state_->memory.unmap(at, bytes); !unmapped) return unmapped;
-    if (state_->referee_on) state_->judge.taken_away(at, bytes);
+    if (status unmapped = state_->memory.unmap(begin, bytes); !unmapped) return unmapped;
+    if (state_->referee_on) state_->judge.taken_away(begin, bytes);
     return {};
   });
 }
@@ -184,8 +184,8 @@ result<memory_info> sim_device::do_memory() {
 
 // --- fences and streams --------------------------------------------------------------------------------------
 
-result<fence> sim_device::do_record(stream_ref on) {
-  return state_->call(device_call::record, [&] { return state_->streams.record(on); });
+result<fence> sim_device::do_record(stream_ref stream) {
+  return state_->call(device_call::record, [&] { return state_->streams.record(stream); });
 }
 
 result<fence> sim_device::do_record_context() {
@@ -206,12 +206,12 @@ status sim_device::synchronize_context(std::uint32_t context) {
   });
 }
 
-result<bool> sim_device::do_query(fence f) {
-  return state_->call(device_call::query, [&] { return state_->streams.query(f); });
+result<bool> sim_device::do_query(fence fence) {
+  return state_->call(device_call::query, [&] { return state_->streams.query(fence); });
 }
 
-status sim_device::do_wait_host(fence f) {
-  return state_->call(device_call::wait_host, [&] { return state_->streams.wait_host(f); });
+status sim_device::do_wait_host(fence fence) {
+  return state_->call(device_call::wait_host, [&] { return state_->streams.wait_host(fence); });
 }
 
 // Time is virtual, so nothing happens while the host waits, and `stop` has nothing to see.
@@ -222,17 +222,17 @@ result<bool> sim_device::do_wait_any(std::span<const fence> fences, std::uint64_
 
 std::uint64_t sim_device::do_clock_ns() const noexcept { return now_ns(); }
 
-status sim_device::do_wait_stream(stream_ref waiter, fence f) {
-  return state_->call(device_call::wait_stream, [&] { return state_->streams.wait_stream(waiter, f); });
+status sim_device::do_wait_stream(stream_ref waiter, fence fence) {
+  return state_->call(device_call::wait_stream, [&] { return state_->streams.wait_stream(waiter, fence); });
 }
 
-void sim_device::do_drop(fence f) noexcept {
+void sim_device::do_drop(fence fence) noexcept {
   const mutex_lock lock{state_->mutex};
-  state_->streams.drop(f);
+  state_->streams.drop(fence);
 }
 
-result<std::uint64_t> sim_device::do_stream_id(stream_ref of) {
-  return state_->call(device_call::stream_id, [&] { return state_->streams.id(of); });
+result<std::uint64_t> sim_device::do_stream_id(stream_ref stream) {
+  return state_->call(device_call::stream_id, [&] { return state_->streams.id(stream); });
 }
 
 // It has captures but no graphs; the program must call `graph_release`.
@@ -259,29 +259,29 @@ stream_ref sim_device::create_stream(sim_stream kind) {
   return state_->streams.create(kind);
 }
 
-status sim_device::destroy_stream(stream_ref s) {
+status sim_device::destroy_stream(stream_ref stream) {
   const mutex_lock lock{state_->mutex};
-  return state_->streams.destroy(s);
+  return state_->streams.destroy(stream);
 }
 
-status sim_device::begin_capture(stream_ref s) {
+status sim_device::begin_capture(stream_ref stream) {
   const mutex_lock lock{state_->mutex};
-  return state_->streams.begin_capture(s);
+  return state_->streams.begin_capture(stream);
 }
 
-status sim_device::end_capture(stream_ref s) {
+status sim_device::end_capture(stream_ref stream) {
   const mutex_lock lock{state_->mutex};
-  return state_->streams.end_capture(s);
+  return state_->streams.end_capture(stream);
 }
 
-void sim_device::invalidate_capture(stream_ref s, std::string_view by) {
+void sim_device::invalidate_capture(stream_ref stream, std::string_view cause) {
   const mutex_lock lock{state_->mutex};
-  state_->streams.invalidate(s, by);
+  state_->streams.invalidate(stream, cause);
 }
 
-bool sim_device::capture_invalidated(stream_ref s) const {
+bool sim_device::capture_invalidated(stream_ref stream) const {
   const mutex_lock lock{state_->mutex};
-  return state_->streams.is_invalidated(s);
+  return state_->streams.is_invalidated(stream);
 }
 
 // --- time and work -------------------------------------------------------------------------------------------
@@ -306,40 +306,40 @@ std::uint64_t sim_device::in_calls_ns() const noexcept {
   return state_->streams.in_calls_ns();
 }
 
-result<std::uint64_t> sim_device::done_ns(fence f) const {
+result<std::uint64_t> sim_device::done_ns(fence fence) const {
   const mutex_lock lock{state_->mutex};
-  return state_->streams.done_ns(f);
+  return state_->streams.done_ns(fence);
 }
 
 // Work on a stream that does not exist is a failed launch and does not run.
-void sim_device::enqueue(stream_ref s, std::uint64_t lag_ns) {
+void sim_device::enqueue(stream_ref target_stream, std::uint64_t lag_ns) {
   const mutex_lock lock{state_->mutex};
-  const std::uint32_t stream = state_->streams.find(s);
+  const std::uint32_t stream = state_->streams.find(target_stream);
   if (stream != sim_streams::no_stream) state_->streams.enqueue(stream, lag_ns);
 }
 
-void sim_device::enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes) {
+void sim_device::enqueue_use(stream_ref target_stream, std::uint64_t lag_ns, address begin, std::uint64_t bytes) {
   const mutex_lock lock{state_->mutex};
-  const std::uint32_t stream = state_->streams.find(s);
+  const std::uint32_t stream = state_->streams.find(target_stream);
   if (stream == sim_streams::no_stream) return;
   const work_point work = state_->streams.enqueue(stream, lag_ns);
-  if (state_->referee_on) state_->judge.used(at, bytes, work);
+  if (state_->referee_on) state_->judge.used(begin, bytes, work);
 }
 
 // --- the referee ---------------------------------------------------------------------------------------------
 
-void sim_device::handed_out(address at, std::uint64_t bytes, stream_ref to) {
+void sim_device::handed_out(address begin, std::uint64_t bytes, stream_ref receiver) {
   if (!state_->referee_on) return;
   const mutex_lock lock{state_->mutex};
-  const std::uint32_t stream = state_->streams.find(to);
+  const std::uint32_t stream = state_->streams.find(receiver);
   const bool exists = stream != sim_streams::no_stream;
-  state_->judge.handed_out(at, bytes, to, exists ? state_->streams.mark(stream) : work_point{stream, 0});
+  state_->judge.handed_out(begin, bytes, receiver, exists ? state_->streams.mark(stream) : work_point{stream, 0});
 }
 
-void sim_device::given_back(address at) {
+void sim_device::given_back(address begin) {
   if (!state_->referee_on) return;
   const mutex_lock lock{state_->mutex};
-  state_->judge.given_back(at);
+  state_->judge.given_back(begin);
 }
 
 std::uint64_t sim_device::hazard_count() const noexcept {
@@ -354,10 +354,10 @@ std::vector<hazard> sim_device::hazards() const {
 
 // --- faults and neighbours -----------------------------------------------------------------------------------
 
-void sim_device::fail_nth(device_call call, std::uint64_t n, errc code) {
-  if (n == 0 || code == errc::ok) return;  // no call is the 0th, and ok is no failure
+void sim_device::fail_nth(device_call call, std::uint64_t ordinal, errc code) {
+  if (ordinal == 0 || code == errc::ok) return;  // no call is the 0th, and ok is no failure
   const mutex_lock lock{state_->mutex};
-  state_->faults.push_back({call, n, code});
+  state_->faults.push_back({call, ordinal, code});
 }
 
 void sim_device::set_foreign_bytes(std::uint64_t bytes) noexcept {

@@ -52,10 +52,10 @@ std::uint64_t sim_memory::host_range_bytes(const sim_config& config) const {
 }
 
 // Missing host memory is reported as missing device memory.
-status sim_memory::open_host(address at, std::uint64_t bytes) { return host_ ? host_.open(at, bytes) : status{}; }
+status sim_memory::open_host(address begin, std::uint64_t bytes) { return host_ ? host_.open(begin, bytes) : status{}; }
 
-void sim_memory::close_host(address at, std::uint64_t bytes) {
-  if (host_) static_cast<void>(host_.close(at, round_up(bytes, host_page_bytes)));
+void sim_memory::close_host(address begin, std::uint64_t bytes) {
+  if (host_) static_cast<void>(host_.close(begin, round_up(bytes, host_page_bytes)));
 }
 
 // --- addresses and physical memory -------------------------------------------------------------------------
@@ -76,8 +76,8 @@ void sim_memory::give_addresses(address begin, std::uint64_t bytes, std::uint64_
 }
 
 std::uint64_t sim_memory::free_bytes() const noexcept {
-  const std::uint64_t others = std::min(foreign_bytes_, capacity_bytes_);
-  const std::uint64_t left = capacity_bytes_ - others;
+  const std::uint64_t foreign = std::min(foreign_bytes_, capacity_bytes_);
+  const std::uint64_t left = capacity_bytes_ - foreign;
   return left > used_bytes_ ? left - used_bytes_ : 0;
 }
 
@@ -100,19 +100,19 @@ result<address> sim_memory::alloc(std::uint64_t bytes) {
         fmt::format("alloc of {} bytes: expected a multiple of {} and more than 0", bytes, granularity_bytes_));
   }
   if (status taken = take_physical(device_call::alloc, bytes); !taken) return taken;
-  const result<address> at = take_addresses(device_call::alloc, bytes, granularity_bytes_);
-  if (!at) {
+  const result<address> begin = take_addresses(device_call::alloc, bytes, granularity_bytes_);
+  if (!begin) {
     used_bytes_ -= bytes;
-    return at;
+    return begin;
   }
-  if (status opened = open_host(*at, bytes); !opened) {
+  if (status opened = open_host(*begin, bytes); !opened) {
     used_bytes_ -= bytes;
-    give_addresses(*at, bytes, granularity_bytes_);
+    give_addresses(*begin, bytes, granularity_bytes_);
     return opened;
   }
-  plain_.emplace(*at, bytes);
-  accessible_.insert(*at, *at + bytes);
-  return at;
+  plain_.emplace(*begin, bytes);
+  accessible_.insert(*begin, *begin + bytes);
+  return begin;
 }
 
 result<std::uint64_t> sim_memory::free(address segment) {
@@ -131,15 +131,15 @@ result<std::uint64_t> sim_memory::free(address segment) {
 
 result<address> sim_memory::alloc_host(std::uint64_t bytes) {
   if (bytes == 0) return invalid("alloc_host of 0 bytes: expected more than 0");
-  const result<address> at = take_addresses(device_call::alloc_host, bytes, granularity_bytes_);
-  if (!at) return at;
-  if (status opened = open_host(*at, bytes); !opened) {
-    give_addresses(*at, bytes, granularity_bytes_);
+  const result<address> begin = take_addresses(device_call::alloc_host, bytes, granularity_bytes_);
+  if (!begin) return begin;
+  if (status opened = open_host(*begin, bytes); !opened) {
+    give_addresses(*begin, bytes, granularity_bytes_);
     return opened;
   }
-  pinned_.emplace(*at, bytes);
-  accessible_.insert(*at, *at + bytes);
-  return at;
+  pinned_.emplace(*begin, bytes);
+  accessible_.insert(*begin, *begin + bytes);
+  return begin;
 }
 
 result<std::uint64_t> sim_memory::free_host(address segment) {
@@ -170,9 +170,9 @@ status sim_memory::check_pages(device_call call, std::uint64_t bytes) const {
 
 result<address> sim_memory::reserve(std::uint64_t bytes) {
   if (status pages = check_pages(device_call::reserve, bytes); !pages) return pages;
-  const result<address> at = take_addresses(device_call::reserve, bytes, 0);
-  if (at) reservations_.emplace(*at, bytes);
-  return at;
+  const result<address> begin = take_addresses(device_call::reserve, bytes, 0);
+  if (begin) reservations_.emplace(*begin, bytes);
+  return begin;
 }
 
 status sim_memory::release_range(address range, std::uint64_t bytes) {
@@ -227,7 +227,7 @@ void sim_memory::give_run_back_if_unheld(std::uint64_t run_id) {
   runs_.erase(found);
 }
 
-status sim_memory::map(address at, std::uint64_t bytes, page_run pages) {
+status sim_memory::map(address begin, std::uint64_t bytes, page_run pages) {
   if (status checked = check_pages(device_call::map, bytes); !checked) return checked;
   const auto found = runs_.find(pages.id);
   if (found == runs_.end() || found->second.destroyed) {
@@ -237,17 +237,17 @@ status sim_memory::map(address at, std::uint64_t bytes, page_run pages) {
     return invalid(
         fmt::format("map of {} bytes of page run {}: expected all of its {}", bytes, pages.id, found->second.bytes));
   }
-  auto range = reservations_.upper_bound(at);
-  if (range == reservations_.begin() || at % page_bytes_ != 0 || (--range, at - range->first > range->second) ||
-      range->second - (at - range->first) < bytes) {
-    return invalid(fmt::format("map of {} bytes at {:#x}: expected whole pages of one reserved range", bytes, at));
+  auto range = reservations_.upper_bound(begin);
+  if (range == reservations_.begin() || begin % page_bytes_ != 0 || (--range, begin - range->first > range->second) ||
+      range->second - (begin - range->first) < bytes) {
+    return invalid(fmt::format("map of {} bytes at {:#x}: expected whole pages of one reserved range", bytes, begin));
   }
-  const auto next = mappings_.lower_bound(at);
-  if ((next != mappings_.end() && next->first < at + bytes) ||
-      (next != mappings_.begin() && std::prev(next)->second.end > at)) {
-    return invalid(fmt::format("map of {} bytes at {:#x}: part of it is mapped already", bytes, at));
+  const auto next = mappings_.lower_bound(begin);
+  if ((next != mappings_.end() && next->first < begin + bytes) ||
+      (next != mappings_.begin() && std::prev(next)->second.end > begin)) {
+    return invalid(fmt::format("map of {} bytes at {:#x}: part of it is mapped already", bytes, begin));
   }
-  mappings_.emplace_hint(next, at, mapping{.end = at + bytes, .run_id = pages.id});
+  mappings_.emplace_hint(next, begin, mapping{.end = begin + bytes, .run_id = pages.id});
   ++found->second.mappings;
   live_mappings_ += bytes / page_bytes_;
   (found->second.was_mapped ? remapped_pages_ : mapped_pages_) += bytes / page_bytes_;
@@ -255,53 +255,53 @@ status sim_memory::map(address at, std::uint64_t bytes, page_run pages) {
   return {};
 }
 
-result<sim_memory::mapping_span> sim_memory::mappings_in(device_call call, address at, std::uint64_t bytes) {
+result<sim_memory::mapping_span> sim_memory::mappings_in(device_call call, address begin, std::uint64_t bytes) {
   if (status pages = check_pages(call, bytes); !pages) return pages;
-  const auto first = mappings_.find(at);
+  const auto first = mappings_.find(begin);
   auto last = first;
-  address reached = at;
-  while (last != mappings_.end() && last->first == reached && last->second.end - at <= bytes) {
+  address reached = begin;
+  while (last != mappings_.end() && last->first == reached && last->second.end - begin <= bytes) {
     reached = last->second.end;
     ++last;
   }
-  if (reached - at != bytes) {
+  if (reached - begin != bytes) {
     return invalid(fmt::format("{} of {} bytes at {:#x}: expected whole mappings without a hole, found {} bytes",
-                               to_string(call), bytes, at, reached - at));
+                               to_string(call), bytes, begin, reached - begin));
   }
   return mapping_span{first, last};
 }
 
-status sim_memory::set_access(address at, std::uint64_t bytes) {
-  const result<mapping_span> span = mappings_in(device_call::set_access, at, bytes);
+status sim_memory::set_access(address begin, std::uint64_t bytes) {
+  const result<mapping_span> span = mappings_in(device_call::set_access, begin, bytes);
   if (!span) return span.why();
   if (live_mappings_ > mapping_ceiling) {
     return {errc::out_of_memory,
-            fmt::format("set_access of {} bytes at {:#x}: {} pages are mapped, the device holds {}", bytes, at,
+            fmt::format("set_access of {} bytes at {:#x}: {} pages are mapped, the device holds {}", bytes, begin,
                         live_mappings_, mapping_ceiling)};
   }
-  for (auto it = span->first; it != span->last; ++it) {
-    if (it->second.accessible) continue;
+  for (auto entry = span->first; entry != span->last; ++entry) {
+    if (entry->second.accessible) continue;
     if (host_) {
-      const run& r = runs_.find(it->second.run_id)->second;
-      if (status mapped = host_.map(it->first, r.bytes, r.offset); !mapped) return mapped;
+      const run& r = runs_.find(entry->second.run_id)->second;
+      if (status mapped = host_.map(entry->first, r.bytes, r.offset); !mapped) return mapped;
     }
-    it->second.accessible = true;
-    accessible_.insert(it->first, it->second.end);
+    entry->second.accessible = true;
+    accessible_.insert(entry->first, entry->second.end);
   }
   return {};
 }
 
-status sim_memory::unmap(address at, std::uint64_t bytes) {
-  const result<mapping_span> span = mappings_in(device_call::unmap, at, bytes);
+status sim_memory::unmap(address begin, std::uint64_t bytes) {
+  const result<mapping_span> span = mappings_in(device_call::unmap, begin, bytes);
   if (!span) return span.why();
-  for (auto it = span->first; it != span->last; ++it) {
-    const std::uint64_t run_id = it->second.run_id;
+  for (auto entry = span->first; entry != span->last; ++entry) {
+    const std::uint64_t run_id = entry->second.run_id;
     --runs_.find(run_id)->second.mappings;
     give_run_back_if_unheld(run_id);
   }
-  close_host(at, bytes);
+  close_host(begin, bytes);
   mappings_.erase(span->first, span->last);
-  accessible_.erase(at, at + bytes);
+  accessible_.erase(begin, begin + bytes);
   live_mappings_ -= bytes / page_bytes_;
   return {};
 }

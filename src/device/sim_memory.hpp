@@ -34,9 +34,9 @@ class sim_memory {
   result<page_run> create(std::uint64_t bytes);
   /// Returns the size of the run, whether or not a mapping still holds it.
   result<std::uint64_t> destroy(page_run pages);
-  status map(address at, std::uint64_t bytes, page_run pages);
-  status set_access(address at, std::uint64_t bytes);
-  status unmap(address at, std::uint64_t bytes);
+  status map(address begin, std::uint64_t bytes, page_run pages);
+  status set_access(address begin, std::uint64_t bytes);
+  status unmap(address begin, std::uint64_t bytes);
 
   /// True when each byte lies in a plain or pinned segment or in an accessible mapping.
   [[nodiscard]] bool accessible(address begin, address end) const noexcept { return accessible_.covers(begin, end); }
@@ -69,15 +69,15 @@ class sim_memory {
   };
 
   [[nodiscard]] std::uint64_t host_range_bytes(const sim_config& config) const;
-  status open_host(address at, std::uint64_t bytes);
-  void close_host(address at, std::uint64_t bytes);
+  status open_host(address begin, std::uint64_t bytes);
+  void close_host(address begin, std::uint64_t bytes);
   result<address> take_addresses(device_call call, std::uint64_t bytes, std::uint64_t gap_bytes);
   void give_addresses(address begin, std::uint64_t bytes, std::uint64_t gap_bytes);
   /// Takes `bytes` if they fit beside the memory of this and other processes.
   status take_physical(device_call call, std::uint64_t bytes);
   void give_run_back_if_unheld(std::uint64_t run_id);
   /// The mappings that cover `[at, at + bytes)` exactly, or an error.
-  result<mapping_span> mappings_in(device_call call, address at, std::uint64_t bytes);
+  result<mapping_span> mappings_in(device_call call, address begin, std::uint64_t bytes);
   [[nodiscard]] status check_pages(device_call call, std::uint64_t bytes) const;
 
   const std::uint64_t capacity_bytes_;

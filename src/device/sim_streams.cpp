@@ -14,8 +14,8 @@ stream_ref handle_of_slot(std::size_t slot) {
   return {reinterpret_cast<void*>((std::uintptr_t{slot} + 1) << handle_shift)};
 }
 
-std::uint64_t add_saturating(std::uint64_t a, std::uint64_t b) noexcept {
-  return b > UINT64_MAX - a ? UINT64_MAX : a + b;
+std::uint64_t add_saturating(std::uint64_t lhs, std::uint64_t rhs) noexcept {
+  return rhs > UINT64_MAX - lhs ? UINT64_MAX : lhs + rhs;
 }
 
 }  // namespace
@@ -43,9 +43,9 @@ void sim_streams::wait_until(std::uint64_t ns) noexcept {
 
 // --- streams -------------------------------------------------------------------------------------------------
 
-std::uint32_t sim_streams::find(stream_ref s) const noexcept {
-  if (s.handle == nullptr) return 0;
-  const auto value = reinterpret_cast<std::uintptr_t>(s.handle);
+std::uint32_t sim_streams::find(stream_ref stream) const noexcept {
+  if (stream.handle == nullptr) return 0;
+  const auto value = reinterpret_cast<std::uintptr_t>(stream.handle);
   const std::uintptr_t slot = (value >> handle_shift) - 1;
   if (value != (slot + 1) << handle_shift || slot >= stream_of_slot_.size()) return no_stream;
   return stream_of_slot_[slot];
@@ -86,23 +86,24 @@ stream_ref sim_streams::create(sim_stream kind) {
   return state.handle;
 }
 
-status sim_streams::destroy(stream_ref s) {
-  const std::uint32_t index = find(s);
-  if (index == no_stream) return unknown("destroy_stream", s);
+status sim_streams::destroy(stream_ref stream) {
+  const std::uint32_t index = find(stream);
+  if (index == no_stream) return unknown("destroy_stream", stream);
   if (index == 0) return {errc::invalid_argument, "destroy_stream of the default stream: it always exists"};
   if (streams_[index].capturing) {
-    return {errc::unsupported, fmt::format("destroy_stream {}: it is capturing, expected end_capture first", s.handle)};
+    return {errc::unsupported,
+            fmt::format("destroy_stream {}: it is capturing, expected end_capture first", stream.handle)};
   }
   retired_.push_back(index);
-  const auto slot = static_cast<std::uint32_t>((reinterpret_cast<std::uintptr_t>(s.handle) >> handle_shift) - 1);
+  const auto slot = static_cast<std::uint32_t>((reinterpret_cast<std::uintptr_t>(stream.handle) >> handle_shift) - 1);
   stream_of_slot_[slot] = no_stream;
   free_slots_.push_back(slot);
   return {};
 }
 
-result<std::uint64_t> sim_streams::id(stream_ref s) const {
-  const std::uint32_t index = find(s);
-  if (index == no_stream) return unknown(to_string(device_call::stream_id), s);
+result<std::uint64_t> sim_streams::id(stream_ref stream) const {
+  const std::uint32_t index = find(stream);
+  if (index == no_stream) return unknown(to_string(device_call::stream_id), stream);
   return streams_[index].id;
 }
 
@@ -130,14 +131,14 @@ void sim_streams::order_legacy(std::uint32_t stream) {
   stream_state& s = streams_[stream];
   if (!any_blocking_ || !(s.blocking || s.legacy)) return;
   for (std::uint32_t i = 0; i < streams_.size(); ++i) {
-    stream_state& other = streams_[i];
-    if (i == stream || other.context != s.context) continue;
-    if (s.legacy && other.blocking && !other.capturing && other.seen_by_legacy != other.sequence) {
+    stream_state& peer = streams_[i];
+    if (i == stream || peer.context != s.context) continue;
+    if (s.legacy && peer.blocking && !peer.capturing && peer.seen_by_legacy != peer.sequence) {
       order_behind(s, i);
-      other.seen_by_legacy = other.sequence;
-    } else if (s.blocking && other.legacy && s.legacy_seen != other.sequence) {
+      peer.seen_by_legacy = peer.sequence;
+    } else if (s.blocking && peer.legacy && s.legacy_seen != peer.sequence) {
       order_behind(s, i);
-      s.legacy_seen = other.sequence;
+      s.legacy_seen = peer.sequence;
     }
   }
 }
@@ -156,9 +157,9 @@ void sim_streams::enter_queue(std::uint32_t stream) {
 
 // --- order ---------------------------------------------------------------------------------------------------
 
-void sim_streams::merge(vector_clock& into, const vector_clock& from) {
-  if (into.size() < from.size()) into.resize(from.size());
-  for (std::size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
+void sim_streams::merge(vector_clock& target, const vector_clock& source) {
+  if (target.size() < source.size()) target.resize(source.size());
+  for (std::size_t i = 0; i < source.size(); ++i) target[i] = std::max(target[i], source[i]);
 }
 
 // --- fences --------------------------------------------------------------------------------------------------
@@ -179,24 +180,24 @@ fence sim_streams::new_fence(std::uint64_t stream_id, std::uint64_t done_ns, fen
   return {std::uint64_t{state->generation} << 32 | (std::uint64_t{slot} + 1)};
 }
 
-sim_streams::fence_state* sim_streams::find(fence f) noexcept {
-  const std::uint64_t slot = (f.id & UINT32_MAX) - 1;
+sim_streams::fence_state* sim_streams::find(fence fence) noexcept {
+  const std::uint64_t slot = (fence.id & UINT32_MAX) - 1;
   if (slot >= fences_.size()) return nullptr;
   fence_state& state = fences_[slot];
-  return state.live && state.generation == f.id >> 32 ? &state : nullptr;
+  return state.live && state.generation == fence.id >> 32 ? &state : nullptr;
 }
 
-result<fence> sim_streams::record(stream_ref on) {
-  const std::uint32_t index = find(on);
-  if (index == no_stream) return unknown(to_string(device_call::record), on);
+result<fence> sim_streams::record(stream_ref stream) {
+  const std::uint32_t index = find(stream);
+  if (index == no_stream) return unknown(to_string(device_call::record), stream);
   stream_state& s = streams_[index];
   if (s.capturing) return refuse_on(s, device_call::record);
   enter_queue(index);
   fence_state* state = nullptr;
   const fence f = new_fence(s.id, s.tail_ns, state);
-  state->behind = s.ordered_behind;
-  if (state->behind.size() <= index) state->behind.resize(index + 1);
-  state->behind[index] = s.sequence;
+  state->covered = s.ordered_behind;
+  if (state->covered.size() <= index) state->covered.resize(index + 1);
+  state->covered[index] = s.sequence;
   return f;
 }
 
@@ -204,40 +205,40 @@ result<fence> sim_streams::record_context(std::uint32_t context) {
   if (status refused = refuse_while_capturing(device_call::record_context, context); !refused) return refused;
   fence_state* state = nullptr;
   const fence f = new_fence(0, 0, state);
-  state->behind.resize(streams_.size());
+  state->covered.resize(streams_.size());
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (streams_[i].context != context) continue;
-    state->behind[i] = streams_[i].sequence;
+    state->covered[i] = streams_[i].sequence;
     state->done_ns = std::max(state->done_ns, streams_[i].tail_ns);
   }
   return f;
 }
 
-result<bool> sim_streams::query(fence f) {
-  fence_state* state = find(f);
-  if (state == nullptr) return unknown(device_call::query, f);
+result<bool> sim_streams::query(fence fence) {
+  fence_state* state = find(fence);
+  if (state == nullptr) return unknown(device_call::query, fence);
   if (capturing_ != 0) {
     for (stream_state& s : streams_) {
       if (s.capturing && s.id == state->stream_id) return refuse_on(s, device_call::query);
     }
   }
   if (state->done_ns > now_ns_) return false;
-  merge(host_, state->behind);
+  merge(host_, state->covered);
   return true;
 }
 
-result<std::uint64_t> sim_streams::done_ns(fence f) {
-  const fence_state* state = find(f);
-  if (state == nullptr) return unknown(device_call::query, f);
+result<std::uint64_t> sim_streams::done_ns(fence fence) {
+  const fence_state* state = find(fence);
+  if (state == nullptr) return unknown(device_call::query, fence);
   return state->done_ns;
 }
 
-status sim_streams::wait_host(fence f) {
-  fence_state* state = find(f);
-  if (state == nullptr) return unknown(device_call::wait_host, f);
+status sim_streams::wait_host(fence fence) {
+  fence_state* state = find(fence);
+  if (state == nullptr) return unknown(device_call::wait_host, fence);
   if (status refused = refuse_while_capturing(device_call::wait_host); !refused) return refused;
   wait_until(state->done_ns);
-  merge(host_, state->behind);
+  merge(host_, state->covered);
   return {};
 }
 
@@ -255,25 +256,25 @@ result<bool> sim_streams::wait_any(std::span<const fence> fences, std::uint64_t 
     return false;
   }
   wait_until(first->done_ns);
-  merge(host_, first->behind);
+  merge(host_, first->covered);
   return true;
 }
 
-status sim_streams::wait_stream(stream_ref waiter, fence f) {
+status sim_streams::wait_stream(stream_ref waiter, fence fence) {
   const std::uint32_t index = find(waiter);
   if (index == no_stream) return unknown(to_string(device_call::wait_stream), waiter);
-  fence_state* state = find(f);
-  if (state == nullptr) return unknown(device_call::wait_stream, f);
+  fence_state* state = find(fence);
+  if (state == nullptr) return unknown(device_call::wait_stream, fence);
   stream_state& s = streams_[index];
   if (s.capturing) return refuse_on(s, device_call::wait_stream);
   enter_queue(index);
   s.tail_ns = std::max(s.tail_ns, state->done_ns);
-  merge(s.ordered_behind, state->behind);
+  merge(s.ordered_behind, state->covered);
   return {};
 }
 
-void sim_streams::drop(fence f) noexcept {
-  fence_state* state = find(f);
+void sim_streams::drop(fence fence) noexcept {
+  fence_state* state = find(fence);
   if (state == nullptr) return;
   state->live = false;
   ++state->generation;
@@ -303,13 +304,13 @@ void sim_streams::wait_for_context(std::uint32_t context) {
 
 // --- captures ------------------------------------------------------------------------------------------------
 
-status sim_streams::begin_capture(stream_ref s) {
-  const std::uint32_t index = find(s);
-  if (index == no_stream) return unknown("begin_capture", s);
+status sim_streams::begin_capture(stream_ref stream) {
+  const std::uint32_t index = find(stream);
+  if (index == no_stream) return unknown("begin_capture", stream);
   if (index == 0) return {errc::unsupported, "begin_capture on the default stream: expected a created stream"};
   stream_state& state = streams_[index];
   if (state.capturing) {
-    return {errc::invalid_argument, fmt::format("begin_capture on stream {}: it is capturing already", s.handle)};
+    return {errc::invalid_argument, fmt::format("begin_capture on stream {}: it is capturing already", stream.handle)};
   }
   state.capturing = true;
   state.captured_lag_ns = 0;
@@ -319,18 +320,18 @@ status sim_streams::begin_capture(stream_ref s) {
 }
 
 // Runs the captured work once, now; its uses of memory then count like others.
-status sim_streams::end_capture(stream_ref s) {
-  const std::uint32_t index = find(s);
-  if (index == no_stream) return unknown("end_capture", s);
+status sim_streams::end_capture(stream_ref stream) {
+  const std::uint32_t index = find(stream);
+  if (index == no_stream) return unknown("end_capture", stream);
   stream_state& state = streams_[index];
   if (!state.capturing) {
-    return {errc::invalid_argument, fmt::format("end_capture on stream {}: it is not capturing", s.handle)};
+    return {errc::invalid_argument, fmt::format("end_capture on stream {}: it is not capturing", stream.handle)};
   }
   state.capturing = false;
   --capturing_;
   if (!state.invalidated_by.empty()) {
-    return {errc::device_error, fmt::format("end_capture on stream {}: a call of {} has spoilt the capture", s.handle,
-                                            state.invalidated_by)};
+    return {errc::device_error, fmt::format("end_capture on stream {}: a call of {} has spoilt the capture",
+                                            stream.handle, state.invalidated_by)};
   }
   if (state.captured_lag_ns != 0) {
     state.tail_ns = std::max(state.tail_ns, add_saturating(now_ns_, state.captured_lag_ns));
@@ -338,9 +339,9 @@ status sim_streams::end_capture(stream_ref s) {
   return {};
 }
 
-status sim_streams::refuse_on(stream_state& s, device_call call) {
-  if (s.invalidated_by.empty()) s.invalidated_by = to_string(call);
-  return {errc::unsupported, fmt::format("{}: stream {} is capturing", to_string(call), s.handle.handle)};
+status sim_streams::refuse_on(stream_state& state, device_call call) {
+  if (state.invalidated_by.empty()) state.invalidated_by = to_string(call);
+  return {errc::unsupported, fmt::format("{}: stream {} is capturing", to_string(call), state.handle.handle)};
 }
 
 status sim_streams::refuse_while_capturing(device_call call) {
@@ -361,26 +362,26 @@ status sim_streams::refuse_while_capturing(device_call call, std::uint32_t conte
   return refused;
 }
 
-void sim_streams::invalidate(stream_ref s, std::string_view by) {
-  const std::uint32_t index = find(s);
+void sim_streams::invalidate(stream_ref stream, std::string_view cause) {
+  const std::uint32_t index = find(stream);
   if (index == no_stream || !streams_[index].capturing) return;
-  if (streams_[index].invalidated_by.empty()) streams_[index].invalidated_by = by;
+  if (streams_[index].invalidated_by.empty()) streams_[index].invalidated_by = cause;
 }
 
-bool sim_streams::is_invalidated(stream_ref s) const noexcept {
-  const std::uint32_t index = find(s);
+bool sim_streams::is_invalidated(stream_ref stream) const noexcept {
+  const std::uint32_t index = find(stream);
   return index != no_stream && streams_[index].capturing && !streams_[index].invalidated_by.empty();
 }
 
 // --- errors --------------------------------------------------------------------------------------------------
 
-status sim_streams::unknown(std::string_view what, stream_ref s) {
-  return {errc::device_error, fmt::format("{}: {} is not a stream of this device", what, s.handle)};
+status sim_streams::unknown(std::string_view call, stream_ref stream) {
+  return {errc::device_error, fmt::format("{}: {} is not a stream of this device", call, stream.handle)};
 }
 
-status sim_streams::unknown(device_call call, fence f) {
+status sim_streams::unknown(device_call call, fence fence) {
   return {errc::device_error,
-          fmt::format("{}: {:#x} is not a fence of this device, or was dropped", to_string(call), f.id)};
+          fmt::format("{}: {:#x} is not a fence of this device, or was dropped", to_string(call), fence.id)};
 }
 
 }  // namespace gpumem

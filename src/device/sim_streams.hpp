@@ -41,11 +41,11 @@ class sim_streams {
 
   // --- streams ---------------------------------------------------------------------------------------------
   stream_ref create(sim_stream kind);
-  status destroy(stream_ref s);
+  status destroy(stream_ref stream);
   /// The dense index of a stream that exists, else `no_stream`.
-  [[nodiscard]] std::uint32_t find(stream_ref s) const noexcept;
+  [[nodiscard]] std::uint32_t find(stream_ref stream) const noexcept;
   [[nodiscard]] stream_ref handle_of(std::uint32_t stream) const noexcept { return streams_[stream].handle; }
-  [[nodiscard]] result<std::uint64_t> id(stream_ref s) const;
+  [[nodiscard]] result<std::uint64_t> id(stream_ref stream) const;
   /// Takes a place in the stream's queue; waits if the queue is full. Orders a blocking stream after the legacy stream
   /// of its context, and the legacy stream after all blocking streams. Every call that enqueues begins with this.
   void enter_queue(std::uint32_t stream);
@@ -55,37 +55,39 @@ class sim_streams {
   work_point mark(std::uint32_t stream) noexcept { return {stream, ++streams_[stream].sequence}; }
 
   // --- order -----------------------------------------------------------------------------------------------
-  [[nodiscard]] bool host_knows_done(work_point w) const noexcept { return at(host_, w.stream) >= w.sequence; }
-  /// True if work enqueued now on `stream` (with `no_stream`: work known to the host) begins after `w` is done.
-  [[nodiscard]] bool comes_first(work_point w, std::uint32_t stream) const noexcept {
-    return w.stream == stream || host_knows_done(w) ||
-           (stream != no_stream && at(streams_[stream].ordered_behind, w.stream) >= w.sequence);
+  [[nodiscard]] bool host_knows_done(work_point point) const noexcept {
+    return at(host_, point.stream) >= point.sequence;
+  }
+  /// True if work enqueued now on `stream` (with `no_stream`: work known to the host) begins after `point` is done.
+  [[nodiscard]] bool comes_first(work_point point, std::uint32_t stream) const noexcept {
+    return point.stream == stream || host_knows_done(point) ||
+           (stream != no_stream && at(streams_[stream].ordered_behind, point.stream) >= point.sequence);
   }
 
   // --- fences ----------------------------------------------------------------------------------------------
-  result<fence> record(stream_ref on);
+  result<fence> record(stream_ref stream);
   result<fence> record_context(std::uint32_t context);
-  result<bool> query(fence f);
+  result<bool> query(fence fence);
   /// The time at which the work before the fence is done.
-  result<std::uint64_t> done_ns(fence f);
-  status wait_host(fence f);
+  result<std::uint64_t> done_ns(fence fence);
+  status wait_host(fence fence);
   /// Waits for the fence that is done first, `most_ns` at most; true if it is done then.
   result<bool> wait_any(std::span<const fence> fences, std::uint64_t most_ns);
-  status wait_stream(stream_ref waiter, fence f);
-  void drop(fence f) noexcept;
+  status wait_stream(stream_ref waiter, fence fence);
+  void drop(fence fence) noexcept;
   /// Waits on the host for all work of all streams, including destroyed ones.
   void wait_for_all();
   /// The same, for the streams of one context.
   void wait_for_context(std::uint32_t context);
 
   // --- captures --------------------------------------------------------------------------------------------
-  status begin_capture(stream_ref s);
-  status end_capture(stream_ref s);
+  status begin_capture(stream_ref stream);
+  status end_capture(stream_ref stream);
   /// Refuses a call that no capture survives, and invalidates every running capture (of that context).
   status refuse_while_capturing(device_call call);
   status refuse_while_capturing(device_call call, std::uint32_t context);
-  void invalidate(stream_ref s, std::string_view by);
-  [[nodiscard]] bool is_invalidated(stream_ref s) const noexcept;
+  void invalidate(stream_ref stream, std::string_view cause);
+  [[nodiscard]] bool is_invalidated(stream_ref stream) const noexcept;
 
  private:
   struct stream_state {
@@ -109,23 +111,23 @@ class sim_streams {
     bool live = false;
     std::uint64_t stream_id = 0;  ///< 0: the whole context
     std::uint64_t done_ns = 0;
-    vector_clock behind;
+    vector_clock covered;
   };
 
   static std::uint64_t at(const vector_clock& clock, std::uint32_t stream) noexcept {
     return stream < clock.size() ? clock[stream] : 0;
   }
-  static void merge(vector_clock& into, const vector_clock& from);
+  static void merge(vector_clock& target, const vector_clock& source);
   /// An index for a new stream: a retired one whose work the host knows is done, else a new one.
   std::uint32_t take_index();
   fence new_fence(std::uint64_t stream_id, std::uint64_t done_ns, fence_state*& state);
-  fence_state* find(fence f) noexcept;
+  fence_state* find(fence fence) noexcept;
   void wait_until(std::uint64_t ns) noexcept;
   void order_legacy(std::uint32_t stream);
   void order_behind(stream_state& waiter, std::uint32_t stream);
-  status refuse_on(stream_state& s, device_call call);
-  [[nodiscard]] static status unknown(std::string_view what, stream_ref s);
-  [[nodiscard]] static status unknown(device_call call, fence f);
+  status refuse_on(stream_state& state, device_call call);
+  [[nodiscard]] static status unknown(std::string_view call, stream_ref stream);
+  [[nodiscard]] static status unknown(device_call call, fence fence);
 
   std::uint64_t now_ns_ = 0;
   std::uint64_t in_calls_ns_ = 0;

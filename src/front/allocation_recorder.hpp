@@ -24,8 +24,8 @@ class allocation_recorder {
   allocation_recorder(const allocation_recorder&) = delete;
   allocation_recorder& operator=(const allocation_recorder&) = delete;
 
-  virtual void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept = 0;
-  virtual void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept = 0;
+  virtual void allocated(address begin, std::uint64_t requested_bytes, stream_ref stream) noexcept = 0;
+  virtual void freed(address begin, std::uint64_t requested_bytes, stream_ref stream) noexcept = 0;
   /// The pool was out of memory for a request.
   virtual void refused(const oom_report& /*why*/, stream_ref /*s*/) noexcept {}
   /// The file of a recording that `gpumem why` reads; empty for others.
@@ -39,7 +39,7 @@ class allocation_recorder {
 using recorder_list = std::vector<std::unique_ptr<allocation_recorder>>;
 
 /// Creates a pool's recorders: of its trace (GPUMEM_TRACE), and of its plan if its policy records one. Each has its own
-/// file, numbered by `logical`. `with` includes the device's overrides. `bad_setting` if a file cannot be written.
-result<recorder_list> open_recorders(const settings& with, const policy_entry& serves, int logical);
+/// file, numbered by `logical`. `options` includes the device's overrides. `bad_setting` if a file cannot be written.
+result<recorder_list> open_recorders(const settings& options, const policy_entry& serves, int logical);
 
 }  // namespace gpumem

@@ -8,36 +8,36 @@
 
 namespace gpumem {
 
-status usable(const device& on) {
-  switch (on.condition()) {
+status usable(const device& gpu) {
+  switch (gpu.condition()) {
     case device_condition::usable:
       break;
     case device_condition::forked:
       return {errc::device_error,
               fmt::format("device {} cannot be used in a process that was forked after it was: use it in the parent, "
                           "or start the child with exec or spawn",
-                          on.info().ordinal)};
+                          gpu.info().ordinal)};
     case device_condition::reset:
       return {errc::device_error, fmt::format("device {} was reset, and all memory on it is gone: open a new allocator",
-                                              on.info().ordinal)};
+                                              gpu.info().ordinal)};
   }
   return {};
 }
 
-status at_each_that_knows(const std::vector<pool_slot>& pools, stream_ref s, const device* only,
+status at_each_that_knows(const std::vector<logical_pool>& pools, stream_ref stream, const device* only,
                           const std::function<status(pool&, std::uint64_t key)>& call) {
   status unknown;
   bool known = false;
-  for (const pool_slot& p : pools) {
-    if (only != nullptr && p.on != only) continue;
-    const status ok = usable(*p.on);
-    const result<std::uint64_t> key = ok ? p.it->key_of(s) : ok;
+  for (const logical_pool& p : pools) {
+    if (only != nullptr && p.device != only) continue;
+    const status ok = usable(*p.device);
+    const result<std::uint64_t> key = ok ? p.pool->key_of(stream) : ok;
     if (!key) {
       unknown = key.why();
       continue;
     }
     known = true;
-    if (status one = call(*p.it, *key); !one) return one;
+    if (status answer = call(*p.pool, *key); !answer) return answer;
   }
   return known ? status{} : unknown;
 }
@@ -69,19 +69,19 @@ void captures::gone_graphs::forget(std::uint64_t number) noexcept {
 // The driver calls of other threads are waited for without the mutex, which requests of other streams need.
 status captures::begin(stream_ref stream) {
   std::vector<std::optional<std::uint64_t>> keys(pools_.size());  // by pool; nothing where it does not know the stream
-  for (const pool_slot& p : pools_) {
-    if (usable(*p.on)) p.it->below().poll();
+  for (const logical_pool& p : pools_) {
+    if (usable(*p.device)) p.pool->below().poll();
   }
   {
     const mutex_lock lock{mutex_};
     if (status opened = open(stream, nullptr, 0); !opened) return opened;
     for (std::size_t i = 0; i < pools_.size(); ++i) {
-      const auto known = std::ranges::find(open_.back().parts, pools_[i].it.get(), &part::member);
+      const auto known = std::ranges::find(open_.back().parts, pools_[i].pool.get(), &part::member);
       if (known != open_.back().parts.end()) keys[i] = known->key;
     }
   }
   for (std::size_t i = 0; i < pools_.size(); ++i) {
-    pools_[i].it->below().wait_for_calls(keys[i] ? capture_effect::announced : capture_effect::foreign, keys[i]);
+    pools_[i].pool->below().wait_for_calls(keys[i] ? capture_effect::announced : capture_effect::foreign, keys[i]);
   }
   return {};
 }
@@ -103,13 +103,13 @@ result<graph_ref> captures::end(stream_ref stream) {
   return status{errc::invalid_argument, fmt::format("stream {} is not capturing", stream.handle)};
 }
 
-status captures::release(graph_ref g) {
+status captures::release(graph_ref released) {
   graph_parts parts;
   {
     const mutex_lock lock{mutex_};
-    const auto found = graphs_.find(g.id);
+    const auto found = graphs_.find(released.id);
     if (found == graphs_.end()) {
-      return {errc::invalid_argument, fmt::format("graph {} is unknown or was released already", g.id)};
+      return {errc::invalid_argument, fmt::format("graph {} is unknown or was released already", released.id)};
     }
     parts = std::move(found->second);
     graphs_.erase(found);
@@ -125,9 +125,9 @@ status captures::release(graph_ref g) {
 void captures::hold(std::uint64_t number) {
   std::vector<pool_capture> all;
   all.reserve(pools_.size());
-  for (const pool_slot& p : pools_) {
-    all.push_back(p.it->below().capture_elsewhere(capture_effect::announced));
-    p.it->below().wait_for_calls(capture_effect::announced, std::nullopt);
+  for (const logical_pool& p : pools_) {
+    all.push_back(p.pool->below().capture_elsewhere(capture_effect::announced));
+    p.pool->below().wait_for_calls(capture_effect::announced, std::nullopt);
   }
   const mutex_lock lock{mutex_};
   held_[number] = std::move(all);
@@ -169,20 +169,20 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
     made.blocking = blocking && *blocking;
     foreign = context && *context != 0;
   }
-  const status ok =
-      at_each_that_knows(pools_, stream, noticed_on, [&](pool& p, std::uint64_t key) GPUMEM_REQUIRES(mutex_) -> status {
-        close_superseded(p, key, stream);
-        result<pool_capture> begun = p.below().capture_begin(stream, key, effect);
-        if (!begun) return begun.why();
-        made.parts.push_back({&p, key, *std::move(begun)});
-        return {};
-      });
+  const status ok = at_each_that_knows(pools_, stream, noticed_on,
+                                       [&](pool& member, std::uint64_t key) GPUMEM_REQUIRES(mutex_) -> status {
+                                         close_superseded(member, key, stream);
+                                         result<pool_capture> begun = member.below().capture_begin(stream, key, effect);
+                                         if (!begun) return begun.why();
+                                         made.parts.push_back({&member, key, *std::move(begun)});
+                                         return {};
+                                       });
   if (!ok) return ok;
   // Pools of other devices may hold blocks that this device's streams use, and would record their fences here. A stream
   // of another context may even be one of theirs.
-  for (const pool_slot& p : pools_) {
-    if (std::ranges::find(made.parts, p.it.get(), &part::member) != made.parts.end()) continue;
-    made.elsewhere.push_back(p.it->below().capture_elsewhere(foreign ? effect : capture_effect::foreign));
+  for (const logical_pool& p : pools_) {
+    if (std::ranges::find(made.parts, p.pool.get(), &part::member) != made.parts.end()) continue;
+    made.elsewhere.push_back(p.pool->below().capture_elsewhere(foreign ? effect : capture_effect::foreign));
   }
   ++next_number_;
   open_.splice(open_.end(), opened);
@@ -228,17 +228,17 @@ void captures::close_blocking(device& gpu) {
 }
 
 // Notes a current capture first, so that releasing destroyed graphs does not invalidate it.
-status captures::follow(const pool_slot& slot, const request& asking, bool asks) {
+status captures::follow(const logical_pool& slot, const request& asking, bool asks) {
   const stream_ref stream = asking.stream;
   std::uint64_t current = 0;
   if (asks) {
-    const result<std::uint64_t> asked = slot.on->capture_id(stream);
+    const result<std::uint64_t> asked = slot.device->capture_id(stream);
     if (!asked) return asked.why();
     current = *asked;
   }
   std::uint64_t key = 0;
   if (current != 0 || any_open()) {
-    const result<std::uint64_t> asked = slot.it->key_of(stream);
+    const result<std::uint64_t> asked = slot.pool->key_of(stream);
     if (!asked) return asked.why();
     key = *asked;
   }
@@ -249,30 +249,30 @@ status captures::follow(const pool_slot& slot, const request& asking, bool asks)
   release_gone();
   if (!any_open()) return {};
   const mutex_lock lock{mutex_};
-  const auto open = find(*slot.it, key);
+  const auto open = find(*slot.pool, key);
   if (open == open_.end()) return {};
   open->reported = open->reported || asking.reports_capture_end;
   if (!open->watched) {
     const auto number = std::make_shared<std::list<std::uint64_t>>(1, open->number);
-    open->watched = slot.on->watch_graph(stream, [to = gone_, number] { to->put(*number); }).ok();
+    open->watched = slot.device->watch_graph(stream, [to = gone_, number] { to->put(*number); }).ok();
   }
   return {};
 }
 
 // `current` is the id of the stream's current capture; 0 for none.
-status captures::notice(const pool_slot& slot, stream_ref stream, std::uint64_t key, std::uint64_t current) {
-  const auto known = find(*slot.it, key);
-  const bool ended = known != open_.end() && known->noticed_on == slot.on && known->device_id != current;
+status captures::notice(const logical_pool& slot, stream_ref stream, std::uint64_t key, std::uint64_t current) {
+  const auto known = find(*slot.pool, key);
+  const bool ended = known != open_.end() && known->noticed_on == slot.device && known->device_id != current;
   if (current != 0 && (known == open_.end() || ended)) {
     std::vector<pool_capture> until_noted;  // between the end of one capture and the next, which has begun already
     until_noted.reserve(pools_.size());
-    for (const pool_slot& p : pools_) {
-      if (p.on == slot.on) until_noted.push_back(p.it->below().capture_elsewhere(capture_effect::noticed));
+    for (const logical_pool& p : pools_) {
+      if (p.device == slot.device) until_noted.push_back(p.pool->below().capture_elsewhere(capture_effect::noticed));
     }
-    return open(stream, slot.on, current);
+    return open(stream, slot.device, current);
   }
   if (ended) close(known);
-  close_blocking(*slot.on);
+  close_blocking(*slot.device);
   return {};
 }
 

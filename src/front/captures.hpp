@@ -24,30 +24,30 @@
 namespace gpumem {
 
 /// A logical device.
-struct pool_slot {
+struct logical_pool {
   recorder_list recorders;                // the pool has their addresses
   std::unique_ptr<history_file> history;  // null where GPUMEM_HISTORY or GPUMEM_TRACE is not set
-  std::unique_ptr<pool> it;
-  device* on;
+  std::unique_ptr<gpumem::pool> pool;
+  gpumem::device* device;
   bool takes_everything;
 };
 
 /// Whether the device is usable. Call it before any lock: in a forked child a lock may stay locked for ever.
-status usable(const device& on);
+status usable(const device& gpu);
 
 /// Calls `call` for each pool of every device that knows the stream, or only of `only` if not null, until one fails.
 /// Also fails if no device knows the stream.
-status at_each_that_knows(const std::vector<pool_slot>& pools, stream_ref s, const device* only,
+status at_each_that_knows(const std::vector<logical_pool>& pools, stream_ref stream, const device* only,
                           const std::function<status(pool&, std::uint64_t key)>& call);
 
 class captures {
  public:
   /// `pools` must outlive it, and grows only before the first call.
-  explicit captures(const std::vector<pool_slot>& pools) : pools_{pools} {}
+  explicit captures(const std::vector<logical_pool>& pools) : pools_{pools} {}
 
   status begin(stream_ref stream);
   result<graph_ref> end(stream_ref stream);
-  status release(graph_ref g);
+  status release(graph_ref released);
   /// A capture on no stream that the caller can name (hold_captures.hpp).
   void hold(std::uint64_t number);
   void end_hold(std::uint64_t number) noexcept;
@@ -57,7 +57,7 @@ class captures {
   [[nodiscard]] bool busy() const noexcept { return any_open() || gone_->any(); }
   /// Called before an allocation for `s`. With `asks`, asks the device and notes captures that began or ended since the
   /// last allocation. Watches the graph of a capture under way and releases destroyed graphs.
-  status follow(const pool_slot& slot, const request& asking, bool asks);
+  status follow(const logical_pool& slot, const request& asking, bool asks);
   /// Called before memory is given back. Ends the captures of the device that are over, as far as that is known without
   /// a stream's handle: the graph is destroyed, or no blocking stream captures any more.
   void settle(device& gpu);
@@ -114,11 +114,11 @@ class captures {
   void close_where(const condition& ended) GPUMEM_REQUIRES(mutex_);
   void close_superseded(const pool& member, std::uint64_t key, stream_ref stream) GPUMEM_REQUIRES(mutex_);
   void close_blocking(device& gpu) GPUMEM_REQUIRES(mutex_);
-  status notice(const pool_slot& slot, stream_ref stream, std::uint64_t key, std::uint64_t current)
+  status notice(const logical_pool& slot, stream_ref stream, std::uint64_t key, std::uint64_t current)
       GPUMEM_REQUIRES(mutex_);
   void release_gone();
 
-  const std::vector<pool_slot>& pools_;
+  const std::vector<logical_pool>& pools_;
   checked_mutex mutex_;                         // taken before the pools' locks
   open_list open_ GPUMEM_GUARDED_BY(mutex_);    // rarely more than one
   graph_map graphs_ GPUMEM_GUARDED_BY(mutex_);  // of captures that have ended

@@ -10,24 +10,24 @@ namespace gpumem {
 namespace {
 
 result<settings> settings_of_environment() {
-  settings with;
+  settings options;
   std::vector<std::string> problems;
-  if (status ok = with.apply(process_environment(), &problems); !ok) return ok;
+  if (status ok = options.apply(process_environment(), &problems); !ok) return ok;
   for (const std::string& line : problems) log_line(line);
-  return with;
+  return options;
 }
 
 result<allocator*> open_default() {
-  const result<settings> with = settings_of_environment();
-  if (!with) return with.why();
-  result<opened_devices> found = open_selected_devices(*with);
+  const result<settings> options = settings_of_environment();
+  if (!options) return options.why();
+  result<opened_devices> found = open_selected_devices(*options);
   if (!found) return found.why();
   // Never closed, because static destructors may free blocks.
   static const auto* const devices = new opened_devices{*std::move(found)};
-  result<std::unique_ptr<allocator>> made = allocator::open(devices->chosen, *with);
+  result<std::unique_ptr<allocator>> made = allocator::open(devices->chosen, *options);
   if (!made) return made.why();
   allocator* const only = made->release();
-  publish_until_exit([only] { return std::vector<allocator*>{only}; }, *with);
+  publish_until_exit([only] { return std::vector<allocator*>{only}; }, *options);
   return only;
 }
 
@@ -39,9 +39,9 @@ result<allocator*> default_allocator() {
 }
 
 result<std::unique_ptr<allocator>> open_allocator(std::span<device* const> devices) {
-  const result<settings> with = settings_of_environment();
-  if (!with) return with.why();
-  return allocator::open(devices, *with);
+  const result<settings> options = settings_of_environment();
+  if (!options) return options.why();
+  return allocator::open(devices, *options);
 }
 
 }  // namespace gpumem

@@ -29,45 +29,45 @@ std::vector<card_claim> leases_of(const placement& placed, const std::vector<car
 
 }  // namespace
 
-result<std::vector<device*>> selected_devices(std::span<device* const> visible, const settings& with,
+result<std::vector<device*>> selected_devices(std::span<device* const> visible, const settings& options,
                                               const std::function<result<std::vector<gpu_usage>>()>& usage) {
-  if (!with.devices) return std::vector<device*>(visible.begin(), visible.end());
-  if (with.devices.how == device_choice::kind::none) {
-    return status{errc::bad_setting,
-                  fmt::format("GPUMEM_DEVICES={}: no device to allocate from; expected one", with.devices.to_string())};
+  if (!options.devices) return std::vector<device*>(visible.begin(), visible.end());
+  if (options.devices.how == device_choice::kind::none) {
+    return status{errc::bad_setting, fmt::format("GPUMEM_DEVICES={}: no device to allocate from; expected one",
+                                                 options.devices.to_string())};
   }
   std::vector<gpu_usage> cards;
-  if (with.devices.how == device_choice::kind::automatic || with.soft_placement) {
+  if (options.devices.how == device_choice::kind::automatic || options.soft_placement) {
     result<std::vector<gpu_usage>> told = usage();
     if (told) {
       cards = *std::move(told);
     } else {
-      log_line(fmt::format("GPUMEM_DEVICES={}: {}", with.devices.to_string(), told.why().message()));
+      log_line(fmt::format("GPUMEM_DEVICES={}: {}", options.devices.to_string(), told.why().message()));
     }
   }
   std::vector<card_state> states;
   for (const device* d : visible) {
-    card_state& state = states.emplace_back(state_of(cards, d->info().uuid, with.idle_bytes));
+    card_state& state = states.emplace_back(state_of(cards, d->info().uuid, options.idle_bytes));
     state.name = d->info().name;
   }
   std::optional<claim_table> table;
   held_claims leases;
-  if (with.devices.how == device_choice::kind::automatic || with.soft_placement) {
-    result<claim_table> opened = claim_table::open(with.shared_folder);
+  if (options.devices.how == device_choice::kind::automatic || options.soft_placement) {
+    result<claim_table> opened = claim_table::open(options.shared_folder);
     if (!opened && opened.code() != errc::unsupported) return opened.why();
     if (!opened) log_line(opened.why().message());
     if (opened) table = *std::move(opened);
     if (table) count_claims(states, table->others(leases), cards, boot_time_ns(), boot_time_ns());
   }
-  result<placement> placed = place_on_cards(with.devices, states, with.soft_placement);
+  result<placement> placed = place_on_cards(options.devices, states, options.soft_placement);
   if (!placed) return placed.why();
   for (const std::string& line : placed->warnings) log_line(line);
-  if (with.verbose) {
+  if (options.verbose) {
     for (const std::string& line : placed->notes) log_line(line);
   }
   if (placed->cards.empty()) {
     return status{errc::bad_setting,
-                  fmt::format("GPUMEM_DEVICES={}: no device is left to allocate from", with.devices.to_string())};
+                  fmt::format("GPUMEM_DEVICES={}: no device is left to allocate from", options.devices.to_string())};
   }
   if (table) {
     if (status taken = table->replace(leases, leases_of(*placed, states)); !taken) return taken;
@@ -78,25 +78,25 @@ result<std::vector<device*>> selected_devices(std::span<device* const> visible, 
   return chosen;
 }
 
-result<opened_devices> open_selected_devices(const settings& with) {
+result<opened_devices> open_selected_devices(const settings& options) {
   const result<int> count = cuda_device_count();
   if (!count) return count.why();
   if (*count == 0) {
     return status{errc::device_error,
                   "the CUDA driver shows no GPU to this process: see nvidia-smi and CUDA_VISIBLE_DEVICES"};
   }
-  opened_devices out;
+  opened_devices opened;
   std::vector<device*> visible;
   for (int ordinal = 0; ordinal < *count; ++ordinal) {
-    result<std::unique_ptr<device>> one = open_cuda_device({.ordinal = ordinal, .driver = nullptr});
-    if (!one) return one.why();
-    visible.push_back(one->get());
-    out.all.push_back(*std::move(one));
+    result<std::unique_ptr<device>> gpu = open_cuda_device({.ordinal = ordinal, .driver = nullptr});
+    if (!gpu) return gpu.why();
+    visible.push_back(gpu->get());
+    opened.all.push_back(*std::move(gpu));
   }
-  result<std::vector<device*>> chosen = selected_devices(visible, with, gpu_usage_now);
+  result<std::vector<device*>> chosen = selected_devices(visible, options, gpu_usage_now);
   if (!chosen) return chosen.why();
-  out.chosen = *std::move(chosen);
-  return out;
+  opened.chosen = *std::move(chosen);
+  return opened;
 }
 
 }  // namespace gpumem

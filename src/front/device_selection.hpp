@@ -12,10 +12,10 @@
 
 namespace gpumem {
 
-/// Chooses by `with.devices` among the devices that the driver shows, in the order of its ordinals. Calls `usage` only
-/// if the choice depends on it. Holds a lease that `auto` takes until the process ends. Logs warnings, and with
-/// `with.verbose` the choice and its reasons.
-result<std::vector<device*>> selected_devices(std::span<device* const> visible, const settings& with,
+/// Chooses by `options.devices` among the devices that the driver shows, in the order of its ordinals. Calls `usage`
+/// only if the choice depends on it. Holds a lease that `auto` takes until the process ends. Logs warnings, and with
+/// `options.verbose` the choice and its reasons.
+result<std::vector<device*>> selected_devices(std::span<device* const> visible, const settings& options,
                                               const std::function<result<std::vector<gpu_usage>>()>& usage);
 
 struct opened_devices {
@@ -24,6 +24,6 @@ struct opened_devices {
 };
 /// Opens the GPUs of this machine and chooses among them; takes none of their memory. `device_error` without a driver
 /// or GPU.
-result<opened_devices> open_selected_devices(const settings& with);
+result<opened_devices> open_selected_devices(const settings& options);
 
 }  // namespace gpumem

@@ -58,10 +58,10 @@ void remember_at_exit(const void* who, std::function<void()> report) {
   list.reports.emplace_back(who, std::move(report));
 }
 
-void forget_at_exit(const void* who) {
+void forget_at_exit(const void* owner) {
   exit_list& list = at_exit_list();
   const mutex_lock lock{list.mutex};
-  std::erase_if(list.reports, [who](const auto& entry) { return entry.first == who; });
+  std::erase_if(list.reports, [owner](const auto& entry) { return entry.first == owner; });
 }
 
 status write_statistics(const std::string& target, std::span<const logical_device> devices,

@@ -13,8 +13,8 @@
 namespace gpumem {
 
 /// Runs `report` at process exit, unless `forget_at_exit` comes first.
-void remember_at_exit(const void* who, std::function<void()> report);
-void forget_at_exit(const void* who);
+void remember_at_exit(const void* owner, std::function<void()> report);
+void forget_at_exit(const void* owner);
 
 /// Writes statistics: `target` is `exit` for a summary on stderr, else a file for JSON,
 /// `{"schema":1,"devices":[{...}]}`, in a job with `rank` and `local_rank`.

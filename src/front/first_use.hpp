@@ -8,9 +8,9 @@
 
 namespace gpumem {
 
-/// Takes the memory of each pool of `of` whose policy takes everything, unless the allocator has already allocated.
-/// `of` comes from `allocator::open`. Logs memory that cannot be taken. Any thread; the caller must not hold a lock
+/// Takes the memory of each pool of `memory` whose policy takes everything, unless the allocator has already allocated.
+/// `memory` comes from `allocator::open`. Logs memory that cannot be taken. Any thread; the caller must not hold a lock
 /// that an allocation takes.
-void preallocate_pools(allocator& of);
+void preallocate_pools(allocator& memory);
 
 }  // namespace gpumem

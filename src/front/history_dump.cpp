@@ -59,18 +59,18 @@ result<std::uint64_t> write_history(recording_file& file, const pool_history& hi
   trace_writer rows{file};
   status written = rows.add_header();
   for (const history_block& each : history.live_before) {
-    written = rows.add(0, 0, "allocate", each.at, each.requested_bytes, each.stream);
+    written = rows.add(0, 0, "allocate", each.pointer, each.requested_bytes, each.stream);
     if (!written) return written;
   }
   const std::uint64_t begin_ns = history.events.empty() ? 0 : history.events.front().time_ns;
   for (const history_event& each : history.events) {
     const std::uint64_t time_us = (each.time_ns - begin_ns) / 1000;
     if (each.kind == event_kind::refused) {
-      written = rows.add(each.thread, time_us, "allocate failure", refusing_pool(policy, each.at), each.requested_bytes,
-                         each.stream);
+      written = rows.add(each.thread, time_us, "allocate failure", refusing_pool(policy, each.pointer),
+                         each.requested_bytes, each.stream);
     } else {
       const std::string_view action = each.kind == event_kind::allocated ? "allocate" : "free";
-      written = rows.add(each.thread, time_us, action, each.at, each.requested_bytes, each.stream);
+      written = rows.add(each.thread, time_us, action, each.pointer, each.requested_bytes, each.stream);
     }
     if (!written) return written;
   }

@@ -11,41 +11,41 @@
 namespace gpumem {
 
 void* allocator::try_cache(std::size_t bytes, stream_ref stream, int device) noexcept {
-  const latest_cache& latest = latest_cache_of_thread;
+  const latest_cache& latest = tls_last_cache;
   if (latest.allocator != number_ || latest.device != device) [[unlikely]] {
     const bool is_noted = latest.allocator == (number_ | noted_hits) && latest.device == device;
-    return is_noted ? to_pointer(latest.of->allocate_noted(*latest.cache, stream, bytes)) : nullptr;
+    return is_noted ? to_pointer(latest.pool_cache->allocate_noted(*latest.cache, stream, bytes)) : nullptr;
   }
-  return to_pointer(latest.of->allocate(*latest.cache, stream, bytes));
+  return to_pointer(latest.pool_cache->allocate(*latest.cache, stream, bytes));
 }
 
-bool allocator::free_to_cache(void* p, const free_args* stated) noexcept {
-  const latest_cache& latest = latest_cache_of_thread;
+bool allocator::free_to_cache(void* pointer, const free_args* stated) noexcept {
+  const latest_cache& latest = tls_last_cache;
   if (latest.allocator != number_ || (stated != nullptr && stated->device)) [[unlikely]] {
     const bool is_noted = latest.allocator == (number_ | noted_hits) && (stated == nullptr || !stated->device);
-    return is_noted && latest.of->free_noted(*latest.cache, to_address(p), stated);
+    return is_noted && latest.pool_cache->free_noted(*latest.cache, to_address(pointer), stated);
   }
-  return latest.of->free(*latest.cache, to_address(p), stated);
+  return latest.pool_cache->free(*latest.cache, to_address(pointer), stated);
 }
 
-void* allocator::allocate_or_throw(const request& r) {
+void* allocator::allocate_or_throw(const request& request) {
   oom_slot refusal;
-  result<void*> p = do_allocate(r, &refusal);
+  result<void*> p = do_allocate(request, &refusal);
   if (p) return *p;
   if (p.code() == errc::out_of_memory) throw out_of_memory{refusal ? std::move(*refusal) : oom_report{}};
   throw bad_request{p.why()};
 }
 
-result<void*> allocator::allocate_or_report(const request& r, oom_report* report) {
-  if (report == nullptr) return do_allocate(r, nullptr);
+result<void*> allocator::allocate_or_report(const request& request, oom_report* report) {
+  if (report == nullptr) return do_allocate(request, nullptr);
   oom_slot refusal;
-  result<void*> p = do_allocate(r, &refusal);
+  result<void*> p = do_allocate(request, &refusal);
   if (refusal) *report = std::move(*refusal);
   return p;
 }
 
-void allocator::deallocate_or_log(void* p, const free_args& stated) noexcept {
-  const status freed = without_exceptions([&] { return do_deallocate(p, stated); });
+void allocator::deallocate_or_log(void* pointer, const free_args& stated) noexcept {
+  const status freed = without_exceptions([&] { return do_deallocate(pointer, stated); });
   if (!freed) log_if_possible([&] { return "refused free: " + freed.message(); });
 }
 

@@ -37,65 +37,66 @@ result<std::uint64_t> resolved(const byte_limit& limit, std::string_view assignm
   return bytes;
 }
 
-result<std::uint64_t> limit_of_device(const settings& with, const policy_entry& decides, const memory_info& memory,
+result<std::uint64_t> limit_of_device(const settings& options, const policy_entry& policy, const memory_info& memory,
                                       const device_info& info) {
-  if (with.limit) return resolved(with.limit, with.assignment("limit"), info.total_bytes, memory.free_bytes, info);
-  if (!decides.needs.everything || !with.pools.empty()) return info.total_bytes;
+  if (options.limit)
+    return resolved(options.limit, options.assignment("limit"), info.total_bytes, memory.free_bytes, info);
+  if (!policy.needs.everything || !options.pools.empty()) return info.total_bytes;
   const std::uint64_t usual = default_reserve_bytes(memory.free_bytes, info.compute_major);
-  const std::uint64_t reserve = with.reserve_bytes.value_or(usual);
+  const std::uint64_t reserve = options.reserve_bytes.value_or(usual);
   if (memory.free_bytes < reserve || memory.free_bytes - reserve < info.granularity_bytes) {
     return refused(
-        with.reserve_bytes ? with.assignment("reserve") : "GPUMEM_RESERVE=" + exact_bytes(reserve),
+        options.reserve_bytes ? options.assignment("reserve") : "GPUMEM_RESERVE=" + exact_bytes(reserve),
         fmt::format("leaves {} nothing of the {} that are free on device {}; expected to leave at least {}",
-                    decides.name, format_bytes(memory.free_bytes), info.ordinal, format_bytes(info.granularity_bytes)));
+                    policy.name, format_bytes(memory.free_bytes), info.ordinal, format_bytes(info.granularity_bytes)));
   }
   return memory.free_bytes - reserve;
 }
 
 /// The group's budget on this device, shared by all its pools.
-result<std::shared_ptr<group_ledger>> join_group(const settings& with, const device_info& info, std::uint64_t free) {
+result<std::shared_ptr<group_ledger>> join_group(const settings& options, const device_info& info, std::uint64_t free) {
   std::optional<std::uint64_t> limit;
-  if (with.group_limit) {
-    const auto bytes = resolved(with.group_limit, with.assignment("group_limit"), info.total_bytes, free, info);
+  if (options.group_limit) {
+    const auto bytes = resolved(options.group_limit, options.assignment("group_limit"), info.total_bytes, free, info);
     if (!bytes) return bytes.why();
     limit = *bytes;
   }
-  const result<std::string> folder = shared_folder(with.shared_folder);
+  const result<std::string> folder = shared_folder(options.shared_folder);
   if (!folder) return folder.why();
-  return group_ledger::join(*folder, with.group, info.uuid, limit);
+  return group_ledger::join(*folder, options.group, info.uuid, limit);
 }
 
 }  // namespace
 
-result<std::vector<pool_config>> logical_devices(device& on, const settings& with, int first_ordinal) {
-  const device_info& info = on.info();
-  const result<policy_entry> main_policy = find_policy(with.policy);
-  if (!main_policy) return refused(with.assignment("policy"), main_policy.why().message());
-  if (main_policy->needs.limit && !with.limit && with.pools.empty()) {
-    return refused(with.assignment("policy"), "needs GPUMEM_LIMIT (4GiB, 30% or 80%free)");
+result<std::vector<pool_config>> logical_devices(device& gpu, const settings& options, int first_ordinal) {
+  const device_info& info = gpu.info();
+  const result<policy_entry> main_policy = find_policy(options.policy);
+  if (!main_policy) return refused(options.assignment("policy"), main_policy.why().message());
+  if (main_policy->needs.limit && !options.limit && options.pools.empty()) {
+    return refused(options.assignment("policy"), "needs GPUMEM_LIMIT (4GiB, 30% or 80%free)");
   }
-  if (main_policy->needs.pools && with.pools.empty()) {
-    return refused(with.assignment("policy"), "needs GPUMEM_POOLS (2GiB,2GiB or train:8GiB,eval:30%)");
+  if (main_policy->needs.pools && options.pools.empty()) {
+    return refused(options.assignment("policy"), "needs GPUMEM_POOLS (2GiB,2GiB or train:8GiB,eval:30%)");
   }
-  const result<memory_info> memory = on.memory();
+  const result<memory_info> memory = gpu.memory();
   if (!memory) return memory.why();
-  const result<std::uint64_t> limit = limit_of_device(with, *main_policy, *memory, info);
+  const result<std::uint64_t> limit = limit_of_device(options, *main_policy, *memory, info);
   if (!limit) return limit.why();
 
   pool_config common;
   common.total_bytes = info.total_bytes;
   common.free_at_start_bytes = memory->free_bytes;
-  common.stream_ids = with.stream_ids;
-  common.reuse = with.reuse;
+  common.stream_ids = options.stream_ids;
+  common.reuse = options.reuse;
   common.free_wait_ns =
-      with.free_wait_ms == settings::wait_forever_ms ? wait_deadline::forever : with.free_wait_ms * 1'000'000;
-  common.thread_cache = with.thread_cache;
-  if (!with.group.empty()) {
-    result<std::shared_ptr<group_ledger>> joined = join_group(with, info, memory->free_bytes);
+      options.free_wait_ms == settings::wait_forever_ms ? wait_deadline::forever : options.free_wait_ms * 1'000'000;
+  common.thread_cache = options.thread_cache;
+  if (!options.group.empty()) {
+    result<std::shared_ptr<group_ledger>> joined = join_group(options, info, memory->free_bytes);
     if (!joined) return joined.why();
     common.group = *std::move(joined);
-  } else if (with.group_limit) {
-    return refused(with.assignment("group_limit"), "needs GPUMEM_GROUP, the group's name");
+  } else if (options.group_limit) {
+    return refused(options.assignment("group_limit"), "needs GPUMEM_GROUP, the group's name");
   }
 
   std::vector<pool_config> pools;
@@ -103,40 +104,40 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
   std::string figures;
   device_info shared = info;
   shared.total_bytes = *limit;
-  for (const pool_spec& spec : with.pools.empty() ? std::vector<pool_spec>(1) : with.pools) {
+  for (const pool_spec& spec : options.pools.empty() ? std::vector<pool_spec>(1) : options.pools) {
     pool_config& p = pools.emplace_back(common);
     p.ordinal = first_ordinal + static_cast<int>(pools.size()) - 1;
     p.name = spec.name.empty() ? fmt::format("{}", p.ordinal) : spec.name;
-    p.policy_name = spec.policy.empty() ? with.policy : spec.policy;
+    p.policy_name = spec.policy.empty() ? options.policy : spec.policy;
     if (const result<policy_entry> known = find_policy(p.policy_name); !known) {
-      return refused(with.assignment("pools"), known.why().message());
+      return refused(options.assignment("pools"), known.why().message());
     }
-    const std::string of_pool = fmt::format("{}: pool {}", with.assignment("pools"), p.name);
+    const std::string of_pool = fmt::format("{}: pool {}", options.assignment("pools"), p.name);
     const result<std::uint64_t> bytes =
-        with.pools.empty() ? limit : resolved(spec.limit, of_pool, *limit, memory->free_bytes, shared);
+        options.pools.empty() ? limit : resolved(spec.limit, of_pool, *limit, memory->free_bytes, shared);
     if (!bytes) return bytes.why();
     p.limit_bytes = *bytes;
     sum += *bytes;
     figures += fmt::format("{}{}", figures.empty() ? "" : " + ", format_bytes(*bytes));
   }
   if (sum <= *limit) return pools;
-  return refused(with.assignment("pools"),
+  return refused(options.assignment("pools"),
                  fmt::format("{} = {} do not fit; expected at most {} ({})", figures, format_bytes(sum),
-                             format_bytes(*limit), with.limit ? with.assignment("limit") : device_text(info)));
+                             format_bytes(*limit), options.limit ? options.assignment("limit") : device_text(info)));
 }
 
-policy_parameters parameters_from_settings(const policy_entry& of, const settings& with, std::string_view text) {
-  policy_parameters out;
+policy_parameters parameters_from_settings(const policy_entry& policy, const settings& options, std::string_view text) {
+  policy_parameters parameters;
   const result<policy_parameters> named = parameters_in(text);
-  const setting_source policy_from = with.source(with.pools.empty() ? "policy" : "pools");
-  for (const policy_parameter& p : of.parameters) {
-    const setting_source from = with.source(p.name);
-    if (from == setting_source::default_value) continue;
-    const bool wins = from == setting_source::environment && policy_from != setting_source::environment;
+  const setting_source policy_from = options.source(options.pools.empty() ? "policy" : "pools");
+  for (const policy_parameter& p : policy.parameters) {
+    const setting_source origin = options.source(p.name);
+    if (origin == setting_source::default_value) continue;
+    const bool wins = origin == setting_source::environment && policy_from != setting_source::environment;
     if (!wins && named && named->contains(p.name)) continue;
-    if (std::string value = with.text(p.name); !value.empty()) out.emplace(p.name, std::move(value));
+    if (std::string value = options.text(p.name); !value.empty()) parameters.emplace(p.name, std::move(value));
   }
-  return out;
+  return parameters;
 }
 
 std::string path_of_pool(const std::string& path, int ordinal) {
@@ -147,8 +148,8 @@ std::string path_of_pool(const std::string& path, int ordinal) {
                                   : fmt::format("{}.{}{}", path.substr(0, dot), ordinal, path.substr(dot));
 }
 
-std::string plan_of_pool(const settings& with, int ordinal) {
-  return path_of_pool(with.plan_path.empty() ? "gpumem.plan" : with.plan_path, ordinal);
+std::string plan_of_pool(const settings& options, int ordinal) {
+  return path_of_pool(options.plan_path.empty() ? "gpumem.plan" : options.plan_path, ordinal);
 }
 
 bool trusts_default_plan(const settings& options) {
@@ -157,21 +158,21 @@ bool trusts_default_plan(const settings& options) {
   return false;
 }
 
-status read_plan_of(pool_config& config, const settings& with, const policy_entry& serves) {
-  std::string path = plan_of_pool(with, config.ordinal);
+status read_plan_of(pool_config& config, const settings& options, const policy_entry& serves) {
+  std::string path = plan_of_pool(options, config.ordinal);
   const bool own = ::access(path.c_str(), F_OK) == 0;
   if (serves.needs.plan.records) {
-    if (!own || !trusts_default_plan(with)) return {};  // the first run
-  } else if (with.plan_path.empty()) {
+    if (!own || !trusts_default_plan(options)) return {};  // the first run
+  } else if (options.plan_path.empty()) {
     log_line(fmt::format("pool {}: policy {} has no plan (GPUMEM_PLAN); growth serves instead", config.name,
                          config.policy_name));
     return {};
   } else if (!own) {
-    path = with.plan_path;
+    path = options.plan_path;
   }
   result<plan::step_plan> read = plan::read_plan(path);
   if (!read) {  // the message begins with the path
-    const std::string set_as = with.plan_path.empty() ? "GPUMEM_PLAN=" + path : with.assignment("plan");
+    const std::string set_as = options.plan_path.empty() ? "GPUMEM_PLAN=" + path : options.assignment("plan");
     return refused(set_as, read.why().message().substr(set_as.ends_with("=" + path) ? path.size() + 2 : 0));
   }
   config.plan = std::make_shared<const plan::step_plan>(*std::move(read));
@@ -179,40 +180,43 @@ status read_plan_of(pool_config& config, const settings& with, const policy_entr
   return {};
 }
 
-void log_overrides_without_device(const settings& with, const std::vector<int>& ordinals) {
-  for (const std::string& each : with.overrides_of_others(ordinals)) {
+void log_overrides_without_device(const settings& options, const std::vector<int>& ordinals) {
+  for (const std::string& each : options.overrides_of_others(ordinals)) {
     log_once(fmt::format("{} has no effect: there is no such device; expected {}", each, fmt::join(ordinals, ", ")));
   }
 }
 
-void log_settings_without_effect(std::span<device* const> devices, const settings& with) {
-  const auto from_environment = [&](std::string_view name) { return with.source(name) == setting_source::environment; };
+void log_settings_without_effect(std::span<device* const> devices, const settings& options) {
+  const auto from_environment = [&](std::string_view name) {
+    return options.source(name) == setting_source::environment;
+  };
   std::vector<int> ordinals;
   bool everything = false;  // a policy that leaves a reserve serves a device without a limit
   for (const device* d : devices) {
-    const settings own = with.for_device(d->info().ordinal);
+    const settings own = options.for_device(d->info().ordinal);
     ordinals.push_back(d->info().ordinal);
     everything = everything || (takes_everything(own) && !own.limit && own.pools.empty());
   }
-  log_overrides_without_device(with, ordinals);
-  if (with.scope == limit_scope::process && from_environment("limit_scope")) {
+  log_overrides_without_device(options, ordinals);
+  if (options.scope == limit_scope::process && from_environment("limit_scope")) {
     log_once(
         "GPUMEM_LIMIT_SCOPE=process has no effect in a program that links gpumem: its limit is on gpumem's pools; "
         "`gpumem run` puts it on the whole process");
   }
-  if (with.reserve_bytes && from_environment("reserve") && !everything) {
-    log_once(with.assignment("reserve") + " has no effect: expected GPUMEM_POLICY=grab_all without a limit or pools");
+  if (options.reserve_bytes && from_environment("reserve") && !everything) {
+    log_once(options.assignment("reserve") +
+             " has no effect: expected GPUMEM_POLICY=grab_all without a limit or pools");
   }
 }
 
-bool takes_everything(const settings& with) {
+bool takes_everything(const settings& options) {
   const auto takes = [](const std::string& name) {
     const result<policy_entry> entry = find_policy(name);
     return entry && entry->needs.everything;
   };
-  if (with.pools.empty()) return takes(with.policy);
-  const auto policy_of = [&](const pool_spec& each) { return each.policy.empty() ? with.policy : each.policy; };
-  return std::ranges::any_of(with.pools, takes, policy_of);
+  if (options.pools.empty()) return takes(options.policy);
+  const auto policy_of = [&](const pool_spec& each) { return each.policy.empty() ? options.policy : each.policy; };
+  return std::ranges::any_of(options.pools, takes, policy_of);
 }
 
 }  // namespace gpumem

@@ -25,15 +25,15 @@ constexpr const char* tool = "gpumem";
 
 /// The tool is no part of the program: it takes no settings of the program's, and writes no recording.
 std::vector<char*> variables_of_tool() {
-  std::vector<char*> out;
+  std::vector<char*> variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view variable{*entry};
     const bool is_programs =
         variable.starts_with("GPUMEM_") || variable.starts_with("_GPUMEM_") || variable.starts_with("LD_PRELOAD=");
-    if (!is_programs) out.push_back(*entry);
+    if (!is_programs) variables.push_back(*entry);
   }
-  out.push_back(nullptr);
-  return out;
+  variables.push_back(nullptr);
+  return variables;
 }
 
 /// 0, or the error.

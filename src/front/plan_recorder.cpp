@@ -43,22 +43,23 @@ bool plan_recorder::room() {
   return false;
 }
 
-void plan_recorder::allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept {
+void plan_recorder::allocated(address begin, std::uint64_t requested_bytes, stream_ref user_stream) noexcept {
   const mutex_lock lock{mutex_};
   try {
     if (finished_ || !room()) return;
-    const auto stream = streams_.try_emplace(s.handle, static_cast<std::uint16_t>(streams_.size())).first->second;
+    const auto stream =
+        streams_.try_emplace(user_stream.handle, static_cast<std::uint16_t>(streams_.size())).first->second;
     ops_.push_back({.bytes = requested_bytes, .block = next_block_, .stream = stream, .free = false});
-    blocks_[at] = next_block_++;
+    blocks_[begin] = next_block_++;
   } catch (const std::exception&) {
     full_ = true;  // no memory: the plan covers the requests so far
   }
 }
 
-void plan_recorder::freed(address at, std::uint64_t requested_bytes, stream_ref /*order*/) noexcept {
+void plan_recorder::freed(address begin, std::uint64_t requested_bytes, stream_ref /*order*/) noexcept {
   const mutex_lock lock{mutex_};
   try {
-    const auto live = blocks_.find(at);
+    const auto live = blocks_.find(begin);
     if (finished_ || live == blocks_.end() || !room()) return;
     ops_.push_back({.bytes = requested_bytes, .block = live->second, .stream = 0, .free = true});
     blocks_.erase(live);
@@ -72,8 +73,8 @@ bool plan_recorder::stays(const statistics& at_end, const std::vector<plan::reco
   const std::uint64_t requests = at_end.plan_placements + at_end.plan_departures;
   if (requests == 0) return false;  // there was no plan
   if (at_end.plan_departures <= requests / requests_a_departure) return true;
-  const result<plan::step_plan> there = plan::read_plan(path_);
-  const bool same = there && plan::is_plan_of(*there, ops).ok();
+  const result<plan::step_plan> existing = plan::read_plan(path_);
+  const bool same = existing && plan::is_plan_of(*existing, ops).ok();
   log_line(fmt::format("planned:renew: {} of {} requests departed from the plan, which {}", at_end.plan_departures,
                        requests, same ? "stays, since it is of these requests" : "is made anew"));
   return same;

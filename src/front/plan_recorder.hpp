@@ -35,8 +35,8 @@ class plan_recorder final : public allocation_recorder {
   static result<std::unique_ptr<allocation_recorder>> open(std::string path, writes when, std::size_t most,
                                                            stream_reuse reuse = stream_reuse::poll);
 
-  void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
-  void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
+  void allocated(address begin, std::uint64_t requested_bytes, stream_ref user_stream) noexcept override;
+  void freed(address begin, std::uint64_t requested_bytes, stream_ref stream) noexcept override;
   status flush() override { return {}; }
   /// Makes and writes the plan, once.
   status finish(const std::function<statistics()>& at_end) override;

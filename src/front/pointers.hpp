@@ -7,7 +7,9 @@
 
 namespace gpumem {
 
-inline address to_address(const void* p) noexcept { return static_cast<address>(reinterpret_cast<std::uintptr_t>(p)); }
-inline void* to_pointer(address a) noexcept { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(a)); }
+inline address to_address(const void* pointer) noexcept {
+  return static_cast<address>(reinterpret_cast<std::uintptr_t>(pointer));
+}
+inline void* to_pointer(address value) noexcept { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(value)); }
 
 }  // namespace gpumem

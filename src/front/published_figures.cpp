@@ -16,8 +16,8 @@ namespace gpumem {
 namespace {
 
 std::string own_command() {
-  std::ifstream in{"/proc/self/cmdline", std::ios::binary};
-  std::string text{std::istreambuf_iterator<char>{in}, {}};
+  std::ifstream file{"/proc/self/cmdline", std::ios::binary};
+  std::string text{std::istreambuf_iterator<char>{file}, {}};
   std::replace(text.begin(), text.end(), '\0', ' ');
   while (text.ends_with(' ')) text.pop_back();
   return text.substr(0, 256);
@@ -25,9 +25,9 @@ std::string own_command() {
 
 }  // namespace
 
-std::string published_figures(std::span<const allocator* const> of, const settings& with) {
+std::string published_figures(std::span<const allocator* const> allocators, const settings& options) {
   nlohmann::json rows = nlohmann::json::array();
-  for (const allocator* const memory : of) {
+  for (const allocator* const memory : allocators) {
     for (const logical_device& d : memory->devices()) {
       const result<statistics> s = memory->stats(d.ordinal);
       if (!s) continue;
@@ -52,23 +52,23 @@ std::string published_figures(std::span<const allocator* const> of, const settin
   const nlohmann::json all{{"schema", 1},
                            {"pid", ::getpid()},
                            {"command", own_command()},
-                           {"group", with.group},
+                           {"group", options.group},
                            {"devices", std::move(rows)}};
   return all.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-void publish_until_exit(std::function<std::vector<allocator*>()> allocators, const settings& with) {
-  if (!with.publish) return;
+void publish_until_exit(std::function<std::vector<allocator*>()> allocators, const settings& options) {
+  if (!options.publish) return;
   const auto give_up = [&](const status& why) {
-    if (with.verbose) log_line(why.message());
+    if (options.verbose) log_line(why.message());
   };
-  const result<std::string> folder = shared_folder(with.shared_folder);
+  const result<std::string> folder = shared_folder(options.shared_folder);
   if (!folder) return give_up(folder.why());
   result<std::unique_ptr<status_socket>> made = status_socket::open(
       *folder,
-      [now = allocators, with] {
+      [now = allocators, options] {
         const std::vector<allocator*> all = now();
-        return published_figures(std::vector<const allocator*>(all.begin(), all.end()), with);
+        return published_figures(std::vector<const allocator*>(all.begin(), all.end()), options);
       },
       [now = allocators] {
         for (allocator* const memory : now()) {

@@ -5,20 +5,20 @@
 
 namespace gpumem {
 
-result<recorder_list> open_recorders(const settings& with, const policy_entry& serves, int logical) {
+result<recorder_list> open_recorders(const settings& options, const policy_entry& serves, int logical) {
   recorder_list all;
-  if (!with.trace_path.empty() && with.history_events == 0) {  // else a dump of the history is written there
-    auto opened = trace_recorder::open(path_of_pool(with.trace_path, logical));
+  if (!options.trace_path.empty() && options.history_events == 0) {  // else a dump of the history is written there
+    auto opened = trace_recorder::open(path_of_pool(options.trace_path, logical));
     if (!opened) return opened.why();
     all.push_back(*std::move(opened));
   }
-  if (serves.needs.plan.records && trusts_default_plan(with)) {
+  if (serves.needs.plan.records && trusts_default_plan(options)) {
     using writes = plan_recorder::writes;
-    const std::string path = plan_of_pool(with, logical);
+    const std::string path = plan_of_pool(options, logical);
     auto opened =
         serves.needs.plan.follows
-            ? plan_recorder::open(path, writes::where_departed, plan_recorder::most_ops_of_each_run, with.reuse)
-            : plan_recorder::open(path, writes::always, plan_recorder::most_ops, with.reuse);
+            ? plan_recorder::open(path, writes::where_departed, plan_recorder::most_ops_of_each_run, options.reuse)
+            : plan_recorder::open(path, writes::always, plan_recorder::most_ops, options.reuse);
     if (!opened) return opened.why();
     all.push_back(*std::move(opened));
   }

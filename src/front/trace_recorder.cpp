@@ -58,9 +58,9 @@ void trace_recorder::write_row(std::string_view action, const Pointer& pointer, 
 }
 
 /// The stream's number: 0 for the default stream, others in the order of their first appearance.
-std::uint32_t trace_recorder::stream_number(stream_ref s) {
-  if (s.handle == nullptr) return 0;
-  return streams_.try_emplace(s.handle, static_cast<std::uint32_t>(streams_.size() + 1)).first->second;
+std::uint32_t trace_recorder::stream_number(stream_ref stream) {
+  if (stream.handle == nullptr) return 0;
+  return streams_.try_emplace(stream.handle, static_cast<std::uint32_t>(streams_.size() + 1)).first->second;
 }
 
 void trace_recorder::write(std::string_view text) {

@@ -27,12 +27,12 @@ class trace_recorder final : public allocation_recorder {
   /// in `.gz`. `bad_setting` names path and reason.
   static result<std::unique_ptr<trace_recorder>> open(const std::string& path);
 
-  void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override {
-    write_row("allocate", at, requested_bytes, s);
+  void allocated(address begin, std::uint64_t requested_bytes, stream_ref stream) noexcept override {
+    write_row("allocate", begin, requested_bytes, stream);
   }
   void refused(const oom_report& why, stream_ref stream) noexcept override;
-  void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override {
-    write_row("free", at, requested_bytes, s);
+  void freed(address begin, std::uint64_t requested_bytes, stream_ref stream) noexcept override {
+    write_row("free", begin, requested_bytes, stream);
   }
   [[nodiscard]] std::string recording() const override { return own_.path(); }
   /// Completes the file with every row so far, compressed or not.
@@ -44,7 +44,7 @@ class trace_recorder final : public allocation_recorder {
   template <typename Pointer>
   void write_row(std::string_view action, const Pointer& pointer, std::uint64_t requested_bytes,
                  stream_ref stream) noexcept;
-  std::uint32_t stream_number(stream_ref s) GPUMEM_REQUIRES(mutex_);
+  std::uint32_t stream_number(stream_ref stream) GPUMEM_REQUIRES(mutex_);
   void write(std::string_view text) GPUMEM_REQUIRES(mutex_);
   /// Ends the recording for this reason.
   void fail(std::string_view reason) noexcept GPUMEM_REQUIRES(mutex_);

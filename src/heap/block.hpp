@@ -43,12 +43,12 @@ struct use_record {
 struct alignas(64) block {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
-  block_index below = no_block;  ///< neighbour that ends where this one begins, in the same segment
-  block_index above = no_block;
+  block_index prev = no_block;  ///< neighbour that ends where this one begins, in the same segment
+  block_index next = no_block;
   segment_index segment = 0;
   owner_id owner = idle_owner;
   block_state state = block_state::unused;
-  std::uint8_t klass = 0;  ///< class of its segment
+  std::uint8_t segment_class = 0;  ///< class of its segment
   union {
     index_links in_index;  ///< while free or unbacked
     use_record in_use;     ///< while live, fenced or leaked
@@ -59,8 +59,8 @@ static_assert(sizeof(block) == 64, "a block's record is one cache line");
 
 class block_table {
  public:
-  [[nodiscard]] block& operator[](block_index i) noexcept { return *locate(i); }
-  [[nodiscard]] const block& operator[](block_index i) const noexcept { return *locate(i); }
+  [[nodiscard]] block& operator[](block_index index) noexcept { return *locate(index); }
+  [[nodiscard]] const block& operator[](block_index index) const noexcept { return *locate(index); }
 
   /// A record with every field at its default. Throws std::bad_alloc where `make_room` would; nothing has changed then.
   block_index take() {
@@ -68,7 +68,7 @@ class block_table {
     block_index i = spare_;
     if (i != no_block) {
       block& b = (*this)[i];
-      spare_ = b.below;
+      spare_ = b.prev;
       b = block{};
     } else {
       i = made_++;
@@ -85,11 +85,11 @@ class block_table {
   }
   /// So many records are left alone by `take` until this is called again. Requires that there is room for them.
   void set_aside(std::uint32_t records) noexcept { set_aside_ = records; }
-  void give(block_index i) noexcept {
-    block& b = (*this)[i];
+  void give(block_index index) noexcept {
+    block& b = (*this)[index];
     b.state = block_state::unused;
-    b.below = spare_;
-    spare_ = i;
+    b.prev = spare_;
+    spare_ = index;
     --used_;
   }
 
@@ -101,9 +101,9 @@ class block_table {
  private:
   static constexpr std::size_t records_a_chunk = 1024;
 
-  [[nodiscard]] block* locate(block_index i) const noexcept {
-    assert(i < made_);
-    return &chunks_[i / records_a_chunk][i % records_a_chunk];
+  [[nodiscard]] block* locate(block_index index) const noexcept {
+    assert(index < made_);
+    return &chunks_[index / records_a_chunk][index % records_a_chunk];
   }
 
   std::vector<std::unique_ptr<block[]>> chunks_;

@@ -16,10 +16,10 @@ void lowest_in(const block_table& blocks, block_index root, std::uint64_t bytes,
 
 }  // namespace
 
-unsigned free_index::next_bin(unsigned from) const noexcept {
-  unsigned word = from / 64;
+unsigned free_index::next_bin(unsigned first_bin) const noexcept {
+  unsigned word = first_bin / 64;
   if (word >= words) return bins;
-  std::uint64_t bits = filled_[word] & (~std::uint64_t{0} << (from % 64));
+  std::uint64_t bits = filled_[word] & (~std::uint64_t{0} << (first_bin % 64));
   while (bits == 0) {
     if (++word == words) return bins;
     bits = filled_[word];
@@ -30,13 +30,13 @@ unsigned free_index::next_bin(unsigned from) const noexcept {
 block_index free_index::best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {
   const unsigned own = bin_of(bytes);
   block_index found = no_block;
-  for (block_index at = own < bins ? roots_[own] : no_block; at != no_block;) {
-    const block& b = blocks[at];
+  for (block_index node = own < bins ? roots_[own] : no_block; node != no_block;) {
+    const block& b = blocks[node];
     if (b.bytes >= bytes) {
-      found = at;
-      at = b.in_index.left;
+      found = node;
+      node = b.in_index.left;
     } else {
-      at = b.in_index.right;
+      node = b.in_index.right;
     }
   }
   if (found != no_block) return found;
@@ -46,46 +46,46 @@ block_index free_index::best_fit(const block_table& blocks, std::uint64_t bytes)
   while (blocks[found].in_index.left != no_block) found = blocks[found].in_index.left;
   return found;
 }
-void free_index::insert(block_table& blocks, block_index i) noexcept {
-  block& b = blocks[i];
+void free_index::insert(block_table& blocks, block_index index) noexcept {
+  block& b = blocks[index];
   const unsigned bin = bin_of(b.bytes);
   ++count_;
   filled_[bin / 64] |= std::uint64_t{1} << (bin % 64);
   block_index* link = &roots_[bin];
-  const std::uint32_t rank = priority(i);
+  const std::uint32_t rank = priority(index);
   while (*link != no_block && priority(*link) >= rank) {
-    block& at = blocks[*link];
-    link = before(b, at) ? &at.in_index.left : &at.in_index.right;
+    block& node = blocks[*link];
+    link = before(b, node) ? &node.in_index.left : &node.in_index.right;
   }
   // Split what hangs here into what comes before b and what comes after it, and put b on top.
   block_index rest = *link;
   block_index* smaller = &b.in_index.left;
   block_index* larger = &b.in_index.right;
   while (rest != no_block) {
-    block& at = blocks[rest];
-    if (before(at, b)) {
+    block& node = blocks[rest];
+    if (before(node, b)) {
       *smaller = rest;
-      smaller = &at.in_index.right;
+      smaller = &node.in_index.right;
       rest = *smaller;
     } else {
       *larger = rest;
-      larger = &at.in_index.left;
+      larger = &node.in_index.left;
       rest = *larger;
     }
   }
   *smaller = no_block;
   *larger = no_block;
-  *link = i;
+  *link = index;
 }
 
-void free_index::erase(block_table& blocks, block_index i) noexcept {
-  const block& b = blocks[i];
+void free_index::erase(block_table& blocks, block_index index) noexcept {
+  const block& b = blocks[index];
   const unsigned bin = bin_of(b.bytes);
   --count_;
   block_index* link = &roots_[bin];
-  while (*link != i) {
-    block& at = blocks[*link];
-    link = before(b, at) ? &at.in_index.left : &at.in_index.right;
+  while (*link != index) {
+    block& node = blocks[*link];
+    link = before(b, node) ? &node.in_index.left : &node.in_index.right;
   }
   // Merge the two subtrees in its place.
   block_index left = b.in_index.left;
@@ -117,9 +117,9 @@ block_index free_index::largest(const block_table& blocks) const noexcept {
   for (unsigned word = words; word-- > 0;) {
     if (filled_[word] == 0) continue;
     const unsigned bin = word * 64 + static_cast<unsigned>(std::bit_width(filled_[word])) - 1;
-    block_index at = roots_[bin];
-    while (blocks[at].in_index.right != no_block) at = blocks[at].in_index.right;
-    return at;
+    block_index node = roots_[bin];
+    while (blocks[node].in_index.right != no_block) node = blocks[node].in_index.right;
+    return node;
   }
   return no_block;
 }

@@ -19,9 +19,9 @@ class free_index {
   free_index() { roots_.fill(no_block); }
 
   /// Requires a free block that no index holds.
-  void insert(block_table& blocks, block_index i) noexcept;
+  void insert(block_table& blocks, block_index index) noexcept;
   /// Requires that this index holds it, with `bytes` and `begin` as they were when it was inserted.
-  void erase(block_table& blocks, block_index i) noexcept;
+  void erase(block_table& blocks, block_index index) noexcept;
   /// The smallest block of at least `bytes`, lowest position first; `no_block` where none is that large.
   [[nodiscard]] block_index best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept;
   /// The lowest block of at least `bytes`. Looks at every one that is as large: for large requests.
@@ -47,16 +47,16 @@ class free_index {
     return exact_bins + (power - exact_power) * 8 + static_cast<unsigned>(units >> (power - 3) & 7);
   }
   // A treap's priorities need to be unrelated to its keys; a record's index, mixed, is.
-  static std::uint32_t priority(block_index i) noexcept {
-    std::uint32_t x = i * 0x9e37'79b9U;
+  static std::uint32_t priority(block_index index) noexcept {
+    std::uint32_t x = index * 0x9e37'79b9U;
     x ^= x >> 15;
     x *= 0x85eb'ca6bU;
     return x ^ (x >> 13);
   }
-  static bool before(const block& a, const block& b) noexcept {
-    return a.bytes != b.bytes ? a.bytes < b.bytes : a.begin < b.begin;
+  static bool before(const block& lhs, const block& rhs) noexcept {
+    return lhs.bytes != rhs.bytes ? lhs.bytes < rhs.bytes : lhs.begin < rhs.begin;
   }
-  [[nodiscard]] unsigned next_bin(unsigned from) const noexcept;  // `bins` where none holds anything
+  [[nodiscard]] unsigned next_bin(unsigned first_bin) const noexcept;  // `bins` where none holds anything
   static bool subtree_valid(const block_table& blocks, block_index root, const block* low, const block* high,
                             std::uint32_t* seen);
 

@@ -8,22 +8,23 @@
 namespace gpumem {
 namespace {
 
-status broken(std::string_view what, std::uint64_t at) {
-  return {errc::corrupt, fmt::format("heap: {} at {:#x}", what, at)};
+status broken(std::string_view message, std::uint64_t position) {
+  return {errc::corrupt, fmt::format("heap: {} at {:#x}", message, position)};
 }
 
 }  // namespace
 
-status heap::validate_segment(segment_index s, heap_totals* seen) const {
-  const heap_segment& seg = segments_[s];
+status heap::validate_segment(segment_index segment, heap_totals* seen) const {
+  const heap_segment& seg = segments_[segment];
   std::uint64_t position = seg.begin;
   block_index before = no_block;
   const std::uint64_t unbacked_before = seen->unbacked_bytes;
-  for (block_index i = seg.first; i != no_block; before = i, i = blocks_[i].above) {
+  for (block_index i = seg.first; i != no_block; before = i, i = blocks_[i].next) {
     const block& b = blocks_[i];
     if (b.begin != position) return broken("a gap or an overlap between neighbours", b.begin);
     if (b.bytes == 0 || b.bytes % 512 != 0) return broken("a size that is no multiple of 512", b.begin);
-    if (b.below != before || b.segment != s || b.klass != seg.klass) return broken("a wrong link or segment", b.begin);
+    if (b.prev != before || b.segment != segment || b.segment_class != seg.segment_class)
+      return broken("a wrong link or segment", b.begin);
     position += b.bytes;
     switch (b.state) {
       case block_state::live:
@@ -57,11 +58,11 @@ status heap::validate_segment(segment_index s, heap_totals* seen) const {
 }
 
 // `absorb_idle` finds every block that it has to merge.
-status heap::validate_beside_idle(owner_id o) const {
-  if (o == idle_owner || owners_[o].any_beside_idle) return {};
-  std::vector<block_index> noted = owners_[o].beside_idle;
+status heap::validate_beside_idle(owner_id owner) const {
+  if (owner == idle_owner || owners_[owner].any_beside_idle) return {};
+  std::vector<block_index> noted = owners_[owner].beside_idle;
   std::ranges::sort(noted);
-  for (block_index i = owners_[o].oldest; i != no_block; i = blocks_[i].in_index.newer) {
+  for (block_index i = owners_[owner].oldest; i != no_block; i = blocks_[i].in_index.newer) {
     if (is_beside_idle(i) && !std::ranges::binary_search(noted, i))
       return broken("a block with an idle neighbour that is not noted", blocks_[i].begin);
   }
@@ -75,26 +76,26 @@ status heap::validate() const {
     if (status ok = validate_segment(s, &seen); !ok) return ok;
   }
   std::uint64_t listed = 0;
-  for (owner_id o = 0; o < owners_.size(); ++o) {
+  for (owner_id owner = 0; owner < owners_.size(); ++owner) {
     std::uint64_t indexed = 0;
-    for (const free_index& index : owners_[o].by_class) {
-      if (!index.valid(blocks_)) return broken("a damaged index of owner", o);
+    for (const free_index& index : owners_[owner].by_class) {
+      if (!index.valid(blocks_)) return broken("a damaged index of owner", owner);
       indexed += index.size();
     }
     std::uint64_t ordered = 0;
     std::uint64_t epoch = 0;
-    for (block_index i = owners_[o].oldest; i != no_block; i = blocks_[i].in_index.newer) {
+    for (block_index i = owners_[owner].oldest; i != no_block; i = blocks_[i].in_index.newer) {
       const block& b = blocks_[i];
-      if (b.state != block_state::free || b.owner != o) return broken("a block in another owner's list", b.begin);
+      if (b.state != block_state::free || b.owner != owner) return broken("a block in another owner's list", b.begin);
       if (b.in_index.epoch < epoch) return broken("an owner's list out of order", b.begin);
       epoch = b.in_index.epoch;
       ++ordered;
     }
-    if (ordered != indexed) return broken("an owner whose list and index differ, owner", o);
-    if (!owners_[o].in_use && indexed != 0) return broken("blocks of an owner that is gone, owner", o);
-    const bool is_listed = owners_[o].place < free_owners_.size() && free_owners_[owners_[o].place] == o;
-    if (o != idle_owner && is_listed != (indexed != 0)) return broken("a damaged list of owners, owner", o);
-    if (status ok = validate_beside_idle(o); !ok) return ok;
+    if (ordered != indexed) return broken("an owner whose list and index differ, owner", owner);
+    if (!owners_[owner].in_use && indexed != 0) return broken("blocks of an owner that is gone, owner", owner);
+    const bool is_listed = owners_[owner].place < free_owners_.size() && free_owners_[owners_[owner].place] == owner;
+    if (owner != idle_owner && is_listed != (indexed != 0)) return broken("a damaged list of owners, owner", owner);
+    if (status ok = validate_beside_idle(owner); !ok) return ok;
     listed += indexed;
   }
   std::uint64_t unbacked = 0;

@@ -13,14 +13,14 @@ namespace gpumem {
 
 struct placement_request {
   owner_id owner = idle_owner;  ///< whose free blocks may serve, besides the idle ones
-  unsigned klass = 0;
+  unsigned segment_class = 0;
   std::uint64_t bytes = 0;
   std::uint64_t alignment = 512;
 };
 
 /// A block to cut the request out of: at its lower end, or at its upper one.
 struct free_place {
-  block_index from = no_block;  ///< `no_block`: nothing that is free fits
+  block_index block = no_block;  ///< `no_block`: nothing that is free fits
   bool upper_end = false;
 };
 
@@ -29,14 +29,15 @@ class best_fit {
   best_fit() = default;
   explicit best_fit(const page_rules& rules) : rules_{rules} {}
 
-  [[nodiscard]] free_place find(const heap& in, const placement_request& r) const noexcept;
+  [[nodiscard]] free_place find(const heap& pool_heap, const placement_request& request) const noexcept;
   /// Of such a request the lowest place is taken, where large holes count: idle memory beside the owner's own should be
   /// merged with it first.
   [[nodiscard]] bool takes_lowest(std::uint64_t bytes) const noexcept { return bytes >= rules_.lowest_fit_bytes; }
   /// Such a request takes the upper end of its place: small blocks and large ones then share fewer pages.
-  [[nodiscard]] bool takes_upper_end(const heap& in, std::uint64_t bytes, std::uint64_t alignment) const noexcept {
+  [[nodiscard]] bool takes_upper_end(const heap& pool_heap, std::uint64_t bytes,
+                                     std::uint64_t alignment) const noexcept {
     return bytes < rules_.upper_end_bytes && alignment == 512 &&
-           in.totals().segment_bytes < rules_.upper_end_pool_bytes;
+           pool_heap.totals().segment_bytes < rules_.upper_end_pool_bytes;
   }
 
  private:

@@ -35,13 +35,13 @@ struct page_place {
   std::uint64_t missing_bytes = 0;
 };
 
-/// The cheapest place for `bytes` at `alignment` among what is unbacked, free for `o` or idle in segments of the class;
-/// none where no span with something unbacked is long enough. Requires that unbacked blocks are whole pages.
-std::optional<page_place> cheapest_place(const heap& in, unsigned klass, owner_id o, std::uint64_t bytes,
-                                         std::uint64_t alignment, std::uint64_t page_bytes);
+/// The cheapest place for `bytes` at `alignment` among what is unbacked, free for `owner` or idle in segments of the
+/// class; none where no span with something unbacked is long enough. Requires that unbacked blocks are whole pages.
+std::optional<page_place> cheapest_place(const heap& pool_heap, unsigned segment_class, owner_id owner,
+                                         std::uint64_t bytes, std::uint64_t alignment, std::uint64_t page_bytes);
 
 /// What is unbacked behind `bytes` at the place, in the order of addresses; together `missing_bytes`.
-std::vector<unbacked_piece> missing_pieces(const heap& in, const page_place& at, std::uint64_t bytes,
+std::vector<unbacked_piece> missing_pieces(const heap& pool_heap, const page_place& place, std::uint64_t bytes,
                                            std::uint64_t page_bytes);
 
 }  // namespace gpumem

@@ -13,13 +13,13 @@
 
 namespace gpumem {
 
-class planned {
+class plan_cursor {
  public:
   /// Follows nothing where there is no plan.
-  explicit planned(std::shared_ptr<const plan::step_plan> plan)
-      : follower_{plan != nullptr ? std::make_unique<plan::follower>(std::move(plan)) : nullptr} {}
+  explicit plan_cursor(std::shared_ptr<const plan::step_plan> plan)
+      : matcher_{plan != nullptr ? std::make_unique<plan::plan_matcher>(std::move(plan)) : nullptr} {}
 
-  [[nodiscard]] bool follows() const noexcept { return follower_ != nullptr; }
+  [[nodiscard]] bool follows() const noexcept { return matcher_ != nullptr; }
 
   // The rest requires that it follows one, but for `gone` and `metadata_bytes`.
   struct place {
@@ -27,7 +27,7 @@ class planned {
     std::uint64_t begin = 0;
   };
   /// The place of the next request; none where it departs from the plan, or no segment is large enough for the plan.
-  [[nodiscard]] std::optional<place> next(const heap& in, std::uint64_t bytes, std::uint64_t stream);
+  [[nodiscard]] std::optional<place> next(const heap& pool_heap, std::uint64_t bytes, std::uint64_t stream);
 
   /// An owner of blocks that a place touches, and the latest epoch of these.
   struct other {
@@ -37,27 +37,27 @@ class planned {
   };
   /// The blocks that a place touches.
   struct blocks {
-    block_index first = no_block;  ///< none where one of them is not free
-    bool several = false;          ///< more than `first`
-    std::vector<other> others;     ///< owners besides `o` and nobody, up to the block that is not free
+    block_index first = no_block;     ///< none where one of them is not free
+    bool several = false;             ///< more than `first`
+    std::vector<other> other_owners;  ///< owners besides `o` and nobody, up to the block that is not free
   };
-  [[nodiscard]] blocks find(const heap& in, const place& at, std::uint64_t bytes, owner_id o) const;
+  [[nodiscard]] blocks find(const heap& pool_heap, const place& target, std::uint64_t bytes, owner_id owner) const;
 
   /// The block begins there now. Speeds up later searches; without host memory for it, it does not.
-  void placed(const place& at, block_index i) noexcept;
+  void placed(const place& target, block_index block) noexcept;
   /// True where the plan gives memory of that block to another stream next.
-  bool gone(block_index i) noexcept { return follower_ != nullptr && follower_->gone(i); }
+  bool ended(block_index block) noexcept { return matcher_ != nullptr && matcher_->ended(block); }
   /// True where so many requests in a row, `lost_after`, were none of the plan's.
-  [[nodiscard]] bool lost() const noexcept { return follower_->lost(); }
-  static constexpr std::uint32_t lost_after = plan::follower::lost_after;
+  [[nodiscard]] bool lost() const noexcept { return matcher_->lost(); }
+  static constexpr std::uint32_t lost_after = plan::plan_matcher::lost_after;
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
-    return follower_ != nullptr ? follower_->metadata_bytes() : 0;
+    return matcher_ != nullptr ? matcher_->metadata_bytes() : 0;
   }
 
  private:
-  [[nodiscard]] bool has_segment(const heap& in) noexcept;
+  [[nodiscard]] bool has_segment(const heap& pool_heap) noexcept;
 
-  std::unique_ptr<plan::follower> follower_;
+  std::unique_ptr<plan::plan_matcher> matcher_;
   segment_index segment_ = 0;
   std::uint64_t begin_ = 0;  // of the plan's segment; 0: there is none yet
 };

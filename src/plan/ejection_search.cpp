@@ -14,9 +14,10 @@ namespace {
 constexpr double same = 1e-9;
 
 std::vector<std::uint32_t> by_first_section(const sections& cut) {
-  std::vector<std::uint32_t> order(cut.of.size());
+  std::vector<std::uint32_t> order(cut.ranges.size());
   std::iota(order.begin(), order.end(), std::uint32_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return cut.of[a].first < cut.of[b].first; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](auto lhs, auto rhs) { return cut.ranges[lhs].first < cut.ranges[rhs].first; });
   return order;
 }
 
@@ -24,10 +25,10 @@ std::vector<std::uint32_t> by_first_section(const sections& cut) {
 
 std::uint64_t ejection_search::pairs(const problem& buffers, const sections& cut) {
   std::vector<std::uint64_t> starts(cut.load.size() + 1);  // before each section
-  for (const section_range& each : cut.of) ++starts[each.first + 1];
+  for (const section_range& each : cut.ranges) ++starts[each.first + 1];
   std::partial_sum(starts.begin(), starts.end(), starts.begin());
   std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < buffers.size(); ++i) sum += starts[cut.of[i].last] - starts[cut.of[i].first];
+  for (std::size_t i = 0; i < buffers.size(); ++i) sum += starts[cut.ranges[i].last] - starts[cut.ranges[i].first];
   return sum;
 }
 
@@ -35,21 +36,21 @@ ejection_search::ejection_search(const problem& buffers, const sections& cut)
     : buffers_{buffers}, neighbours_(buffers.size()) {
   const std::vector<std::uint32_t> order = by_first_section(cut);
   for (std::size_t k = 0; k < order.size(); ++k) {
-    const std::uint32_t last = cut.of[order[k]].last;
-    for (std::size_t l = k + 1; l < order.size() && cut.of[order[l]].first < last; ++l) {
+    const std::uint32_t last = cut.ranges[order[k]].last;
+    for (std::size_t l = k + 1; l < order.size() && cut.ranges[order[l]].first < last; ++l) {
       neighbours_[order[k]].push_back(order[l]);
       neighbours_[order[l]].push_back(order[k]);
     }
   }
 }
 
-bool ejection_search::run(std::uint64_t capacity, const std::vector<std::uint32_t>& rank, ejection_rule by,
+bool ejection_search::run(std::uint64_t capacity, const std::vector<std::uint32_t>& rank, ejection_rule rule,
                           std::uint64_t most_steps, search_budget& budget) {
-  at_.assign(buffers_.size(), 0);
+  offsets_.assign(buffers_.size(), 0);
   placed_.assign(buffers_.size(), 0);
-  lot_.seed(by.lot + 1);
+  lot_.seed(rule.lot + 1);
   std::vector<double> unit(buffers_.size(), 1);
-  if (by.weigh_by_size) {
+  if (rule.weigh_by_size) {
     std::transform(buffers_.begin(), buffers_.end(), unit.begin(),
                    [&](const buffer& each) { return static_cast<double>(each.size) / static_cast<double>(capacity); });
   }
@@ -69,7 +70,8 @@ bool ejection_search::run(std::uint64_t capacity, const std::vector<std::uint32_
     const spot chosen = cheapest(buffers_[i]);
     if (!chosen.free) {
       for (const std::uint32_t k : neighbours_[i]) {
-        if (placed_[k] == 0 || at_[k] >= chosen.at + buffers_[i].size || at_[k] + buffers_[k].size <= chosen.at) {
+        if (placed_[k] == 0 || offsets_[k] >= chosen.offset + buffers_[i].size ||
+            offsets_[k] + buffers_[k].size <= chosen.offset) {
           continue;
         }
         placed_[k] = 0;
@@ -78,24 +80,24 @@ bool ejection_search::run(std::uint64_t capacity, const std::vector<std::uint32_
       weight_[i] += unit[i];
     }
     placed_[i] = 1;
-    at_[i] = chosen.at;
+    offsets_[i] = chosen.offset;
   }
   return true;
 }
 
-void ejection_search::look_around(std::uint32_t i, std::uint64_t capacity) {
-  const buffer& which = buffers_[i];
+void ejection_search::look_around(std::uint32_t index, std::uint64_t capacity) {
+  const buffer& current = buffers_[index];
   begins_.clear();
   ends_.clear();
-  spots_.assign({0, round_down(capacity - which.size, which.alignment)});
-  for (const std::uint32_t k : neighbours_[i]) {
+  spots_.assign({0, round_down(capacity - current.size, current.alignment)});
+  for (const std::uint32_t k : neighbours_[index]) {
     if (placed_[k] == 0) continue;
-    const std::uint64_t end = at_[k] + buffers_[k].size;
-    begins_.emplace_back(at_[k], weight_[k]);
+    const std::uint64_t end = offsets_[k] + buffers_[k].size;
+    begins_.emplace_back(offsets_[k], weight_[k]);
     ends_.emplace_back(end, weight_[k]);
-    const std::uint64_t above = round_up(end, which.alignment);
-    if (above <= capacity - which.size) spots_.push_back(above);
-    if (at_[k] >= which.size) spots_.push_back(round_down(at_[k] - which.size, which.alignment));
+    const std::uint64_t higher = round_up(end, current.alignment);
+    if (higher <= capacity - current.size) spots_.push_back(higher);
+    if (offsets_[k] >= current.size) spots_.push_back(round_down(offsets_[k] - current.size, current.alignment));
   }
   std::sort(begins_.begin(), begins_.end());
   std::sort(ends_.begin(), ends_.end());
@@ -104,7 +106,7 @@ void ejection_search::look_around(std::uint32_t i, std::uint64_t capacity) {
 }
 
 /// The cost of a spot: the weight of buffers that begin below its end, less that of buffers that end by its begin.
-ejection_search::spot ejection_search::cheapest(const buffer& which) {
+ejection_search::spot ejection_search::cheapest(const buffer& current) {
   std::size_t begun = 0;
   std::size_t ended = 0;
   double begun_weight = 0;
@@ -112,19 +114,19 @@ ejection_search::spot ejection_search::cheapest(const buffer& which) {
   double least = std::numeric_limits<double>::infinity();
   std::uint64_t alike = 0;
   spot best;
-  for (const std::uint64_t at : spots_) {
-    for (; begun < begins_.size() && begins_[begun].first < at + which.size; ++begun) {
+  for (const std::uint64_t offset : spots_) {
+    for (; begun < begins_.size() && begins_[begun].first < offset + current.size; ++begun) {
       begun_weight += begins_[begun].second;
     }
-    for (; ended < ends_.size() && ends_[ended].first <= at; ++ended) ended_weight += ends_[ended].second;
-    if (begun == ended) return {at, true};
+    for (; ended < ends_.size() && ends_[ended].first <= offset; ++ended) ended_weight += ends_[ended].second;
+    if (begun == ended) return {offset, true};
     const double cost = begun_weight - ended_weight;
     if (cost < least - same) {
       least = cost;
-      best.at = at;
+      best.offset = offset;
       alike = 1;
     } else if (cost < least + same && lot_() % ++alike == 0) {
-      best.at = at;
+      best.offset = offset;
     }
   }
   return best;

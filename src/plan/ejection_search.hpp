@@ -34,25 +34,25 @@ class ejection_search {
 
   /// True if every buffer was placed within `capacity` in at most `most_steps`. Buffers with a lower `rank` (by buffer)
   /// are placed first.
-  bool run(std::uint64_t capacity, const std::vector<std::uint32_t>& rank, ejection_rule by, std::uint64_t most_steps,
+  bool run(std::uint64_t capacity, const std::vector<std::uint32_t>& rank, ejection_rule rule, std::uint64_t most_steps,
            search_budget& budget);
 
   /// Requires a `run` that returned true.
-  [[nodiscard]] const placement& offsets() const noexcept { return at_; }
+  [[nodiscard]] const placement& offsets() const noexcept { return offsets_; }
 
  private:
   struct spot {
-    std::uint64_t at = 0;
+    std::uint64_t offset = 0;
     bool free = false;
   };
   using weighed = std::pair<std::uint64_t, double>;
 
-  void look_around(std::uint32_t i, std::uint64_t capacity);
-  [[nodiscard]] spot cheapest(const buffer& which);
+  void look_around(std::uint32_t index, std::uint64_t capacity);
+  [[nodiscard]] spot cheapest(const buffer& current);
 
   const problem& buffers_;
   std::vector<std::vector<std::uint32_t>> neighbours_;
-  placement at_;
+  placement offsets_;
   std::vector<char> placed_;
   std::vector<double> weight_;
   std::vector<weighed> begins_;  ///< of the placed neighbours of the current buffer

@@ -7,7 +7,7 @@
 
 namespace gpumem::plan {
 
-follower::follower(std::shared_ptr<const step_plan> followed)
+plan_matcher::plan_matcher(std::shared_ptr<const step_plan> followed)
     : plan_{std::move(followed)}, changes_stream_{plan::changes_stream(*plan_)} {
   const std::vector<planned_allocation>& all = plan_->allocations;
   for (const planned_allocation& each : all) offsets_.push_back(each.offset);
@@ -27,11 +27,11 @@ follower::follower(std::shared_ptr<const step_plan> followed)
   std::fill(std::begin(history_), std::end(history_), 0);
 }
 
-std::uint64_t follower::request(std::uint64_t bytes, std::uint64_t stream_number) const noexcept {
+std::uint64_t plan_matcher::request(std::uint64_t bytes, std::uint64_t stream_number) const noexcept {
   return mixed_bits(bytes + stream_number * 0x9e3779b97f4a7c15U);
 }
 
-std::uint64_t follower::number_of(std::uint64_t stream) {
+std::uint64_t plan_matcher::number_of(std::uint64_t stream) {
   if (last_number_ == nobody || stream != last_stream_) {
     last_number_ = stream_.emplace(stream, stream_.size()).first->second;
     last_stream_ = stream;
@@ -39,33 +39,34 @@ std::uint64_t follower::number_of(std::uint64_t stream) {
   return last_number_;
 }
 
-std::uint64_t follower::latest() const noexcept {
+std::uint64_t plan_matcher::latest() const noexcept {
   std::uint64_t sum = 0;
   for (const std::uint64_t each : history_) sum = mixed_bits(sum + each);
   return sum;
 }
 
-void follower::take(std::uint64_t what) noexcept {
+void plan_matcher::take(std::uint64_t key) noexcept {
   std::copy(std::begin(history_) + 1, std::end(history_), std::begin(history_));
-  history_[remembered - 1] = what;
+  history_[remembered - 1] = key;
 }
 
-std::optional<std::uint32_t> follower::find_again() const noexcept {
-  const std::uint64_t what = latest();
-  auto at = std::lower_bound(known_.begin(), known_.end(), std::pair{what, cursor_});
-  if (at == known_.end() || at->first != what) at = std::lower_bound(known_.begin(), known_.end(), std::pair{what, 0U});
-  if (at == known_.end() || at->first != what) return std::nullopt;
-  return at->second;
+std::optional<std::uint32_t> plan_matcher::find_again() const noexcept {
+  const std::uint64_t key = latest();
+  auto match = std::lower_bound(known_.begin(), known_.end(), std::pair{key, cursor_});
+  if (match == known_.end() || match->first != key)
+    match = std::lower_bound(known_.begin(), known_.end(), std::pair{key, 0U});
+  if (match == known_.end() || match->first != key) return std::nullopt;
+  return match->second;
 }
 
-std::uint32_t follower::go_behind(std::uint32_t at) noexcept {
-  latest_given_ = at;
-  cursor_ = at + 1 == plan_->allocations.size() ? plan_->repeat_from : at + 1;
+std::uint32_t plan_matcher::go_behind(std::uint32_t position) noexcept {
+  latest_given_ = position;
+  cursor_ = position + 1 == plan_->allocations.size() ? plan_->repeat_from : position + 1;
   in_a_row_ = 0;
-  return place_of_[at];
+  return place_of_[position];
 }
 
-std::optional<std::uint32_t> follower::next(std::uint64_t bytes, std::uint64_t stream) {
+std::optional<std::uint32_t> plan_matcher::next(std::uint64_t bytes, std::uint64_t stream) {
   const std::uint64_t number = number_of(stream);
   take(request(bytes, number));
   const planned_allocation& expected = plan_->allocations[cursor_];
@@ -75,14 +76,14 @@ std::optional<std::uint32_t> follower::next(std::uint64_t bytes, std::uint64_t s
   return std::nullopt;
 }
 
-void follower::placed(std::uint32_t place, std::uint32_t block) {
+void plan_matcher::placed(std::uint32_t place, std::uint32_t block) {
   if (block >= place_at_.size()) place_at_.resize(std::max<std::size_t>(block + 1, 2 * place_at_.size()));
   place_at_[block] = {place, changes_stream_[latest_given_]};
   block_at_[place] = block;
   taken_.add(place);
 }
 
-bool follower::gone(std::uint32_t block) noexcept {
+bool plan_matcher::ended(std::uint32_t block) noexcept {
   if (block >= place_at_.size() || place_at_[block].place == nobody) return false;
   const placed_block was = std::exchange(place_at_[block], {});
   block_at_[was.place] = nobody;
@@ -90,13 +91,13 @@ bool follower::gone(std::uint32_t block) noexcept {
   return was.changes_stream;
 }
 
-std::optional<std::uint32_t> follower::placed_at_or_below(std::uint32_t place) const noexcept {
+std::optional<std::uint32_t> plan_matcher::placed_at_or_below(std::uint32_t place) const noexcept {
   const auto rank = taken_.at_or_below(place);
   if (!rank) return std::nullopt;
   return block_at_[*rank];
 }
 
-std::uint64_t follower::metadata_bytes() const noexcept {
+std::uint64_t plan_matcher::metadata_bytes() const noexcept {
   return plan_->allocations.size() * (sizeof(planned_allocation) + sizeof(std::uint32_t)) +
          offsets_.size() * (sizeof(std::uint64_t) + sizeof(std::uint32_t)) + known_.capacity() * sizeof(known_[0]) +
          place_at_.capacity() * sizeof(placed_block) + changes_stream_.capacity() / 8;

@@ -19,9 +19,9 @@
 
 namespace gpumem::plan {
 
-class follower {
+class plan_matcher {
  public:
-  explicit follower(std::shared_ptr<const step_plan> followed);
+  explicit plan_matcher(std::shared_ptr<const step_plan> followed);
 
   /// The planned place of a request of `bytes`, a multiple of 512, on `stream`, any number that identifies the stream.
   [[nodiscard]] std::optional<std::uint32_t> next(std::uint64_t bytes, std::uint64_t stream);
@@ -32,7 +32,7 @@ class follower {
   /// changes.
   void placed(std::uint32_t place, std::uint32_t block);
   /// True if the plan next gives some of its memory to another stream.
-  bool gone(std::uint32_t block) noexcept;
+  bool ended(std::uint32_t block) noexcept;
   /// The block placed at `place`, or else at the next lower place.
   [[nodiscard]] std::optional<std::uint32_t> placed_at_or_below(std::uint32_t place) const noexcept;
 
@@ -49,9 +49,9 @@ class follower {
   [[nodiscard]] std::uint64_t request(std::uint64_t bytes, std::uint64_t stream_number) const noexcept;
   std::uint64_t number_of(std::uint64_t stream);
   [[nodiscard]] std::uint64_t latest() const noexcept;
-  void take(std::uint64_t what) noexcept;
+  void take(std::uint64_t key) noexcept;
   [[nodiscard]] std::optional<std::uint32_t> find_again() const noexcept;
-  std::uint32_t go_behind(std::uint32_t at) noexcept;
+  std::uint32_t go_behind(std::uint32_t position) noexcept;
 
   std::shared_ptr<const step_plan> plan_;
   std::vector<std::uint64_t> offsets_;   ///< distinct offsets of the plan, ascending

@@ -22,15 +22,15 @@ class gap_fill {
 
   /// Places the buffers of `order` in turn. The buffers in `fixed` keep their offsets in `given`. No buffer is in both
   /// lists.
-  [[nodiscard]] placement place(const std::vector<std::uint32_t>& order, fit which, const placement& given = {},
+  [[nodiscard]] placement place(const std::vector<std::uint32_t>& order, fit rule, const placement& given = {},
                                 const std::vector<std::uint32_t>& fixed = {});
 
  private:
   using range = std::pair<std::uint64_t, std::uint64_t>;
 
   void note(std::uint32_t buffer);
-  void collect(section_range over, const placement& at);
-  [[nodiscard]] std::uint64_t gap_for(const buffer& which, fit by) const;
+  void collect(section_range span, const placement& offsets);
+  [[nodiscard]] std::uint64_t gap_for(const buffer& current, fit rule) const;
 
   const problem& buffers_;
   const sections& cut_;

@@ -29,23 +29,23 @@ struct relaxed {
   std::uint64_t on_the_floor = 0;
 };
 
-relaxed cut_to(const problem& buffers, const window& of, const load& peak, std::uint64_t least_size) {
+relaxed cut_to(const problem& buffers, const window& span, const load& peak, std::uint64_t least_size) {
   std::uint64_t alignment = 1;
   for (const buffer& each : buffers) alignment = std::max(alignment, each.alignment);
-  relaxed out;
+  relaxed cut;
   for (buffer each : buffers) {
     const bool at_peak = each.lower <= peak.time && peak.time < each.upper;
-    each.lower = std::max(each.lower, of.lower);
-    each.upper = std::min(each.upper, of.upper);
+    each.lower = std::max(each.lower, span.lower);
+    each.upper = std::min(each.upper, span.upper);
     if (each.lower >= each.upper) continue;
     // The buffers above must be able to drop by its size.
-    if (each.lower == of.lower && each.upper == of.upper && each.size % alignment == 0) {
-      out.on_the_floor += each.size;
+    if (each.lower == span.lower && each.upper == span.upper && each.size % alignment == 0) {
+      cut.on_the_floor += each.size;
     } else if (each.size >= least_size || at_peak) {
-      out.rest.push_back(each);
+      cut.rest.push_back(each);
     }
   }
-  return out;
+  return cut;
 }
 
 /// What is proven of those buffers, 0 where that is nothing above `known.bound`: bisects between that, which need not
@@ -62,12 +62,12 @@ std::uint64_t proven_of(const problem& buffers, height_range known, unsigned eff
   while (low < possible && !budget.spent()) {
     const std::uint64_t target = low + round_down((possible - low) / 2, unit);
     packing_search search{buffers, cut, target, packing_search::pruning::exact};
-    packing_search::outcome now = packing_search::outcome::gave_up;
-    for (int rule = 0; rule < packing_search::rule_count && now == packing_search::outcome::gave_up; ++rule) {
+    packing_search::outcome verdict = packing_search::outcome::gave_up;
+    for (int rule = 0; rule < packing_search::rule_count && verdict == packing_search::outcome::gave_up; ++rule) {
       const std::vector<std::uint32_t> rank = rank_of(ordered(buffers, cut, order_by::failures, search.failures()));
-      now = search.run(rank, static_cast<packing_search::rule>(rule), std::uint64_t{1000} << effort, budget);
+      verdict = search.run(rank, static_cast<packing_search::rule>(rule), std::uint64_t{1000} << effort, budget);
     }
-    if (now == packing_search::outcome::impossible) {
+    if (verdict == packing_search::outcome::impossible) {
       proven = low = target + unit;
     } else {
       possible = target;
@@ -83,20 +83,20 @@ proven_height raised_bound(const problem& buffers, height_range known, unsigned 
   proven_height best{known.bound, {}};
   window before;
   for (const double busy : busy_shares) {
-    const window now = busy_window(buffers, share_of(peak.bytes, busy));
-    if (now.lower == before.lower && now.upper == before.upper) continue;
-    before = now;
+    const window current = busy_window(buffers, share_of(peak.bytes, busy));
+    if (current.lower == before.lower && current.upper == before.upper) continue;
+    before = current;
     std::size_t searched = 0;
     for (const double share : size_shares) {
       if (best.bytes >= known.height || budget.spent()) return best;
-      const relaxed some = cut_to(buffers, now, peak, share_of(peak.bytes, share));
+      const relaxed some = cut_to(buffers, current, peak, share_of(peak.bytes, share));
       if (some.rest.size() > most_relaxed) break;
       if (some.rest.size() == searched) continue;  // no buffers, or the same as at the level above
       searched = some.rest.size();
       const std::uint64_t floor = some.on_the_floor;
-      const std::uint64_t below = best.bytes > floor ? best.bytes - floor : 0;
-      const std::uint64_t rest = proven_of(some.rest, {below, known.height - floor}, effort, budget);
-      if (rest != 0 && rest + floor > best.bytes) best = {rest + floor, now};
+      const std::uint64_t rest_bound = best.bytes > floor ? best.bytes - floor : 0;
+      const std::uint64_t rest = proven_of(some.rest, {rest_bound, known.height - floor}, effort, budget);
+      if (rest != 0 && rest + floor > best.bytes) best = {rest + floor, current};
     }
   }
   return best;

@@ -16,9 +16,9 @@ class range_max {
   explicit range_max(const std::vector<double>& values) {
     levels_.push_back(values);
     for (std::size_t width = 1; 2 * width <= values.size(); width *= 2) {
-      const std::vector<double>& below = levels_.back();
+      const std::vector<double>& previous = levels_.back();
       std::vector<double> level(values.size() - 2 * width + 1);
-      for (std::size_t i = 0; i < level.size(); ++i) level[i] = std::max(below[i], below[i + width]);
+      for (std::size_t i = 0; i < level.size(); ++i) level[i] = std::max(previous[i], previous[i + width]);
       levels_.push_back(std::move(level));
     }
   }
@@ -34,7 +34,7 @@ class range_max {
 
 }  // namespace
 
-std::vector<std::uint32_t> ordered(const problem& buffers, const sections& cut, order_by by,
+std::vector<std::uint32_t> ordered(const problem& buffers, const sections& cut, order_by criterion,
                                    const std::vector<double>& failures) {
   const range_max peak{std::vector<double>(cut.load.begin(), cut.load.end())};
   std::vector<double> known = failures;
@@ -46,12 +46,12 @@ std::vector<std::uint32_t> ordered(const problem& buffers, const sections& cut, 
   std::vector<key> keys;
   keys.reserve(buffers.size());
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    const section_range range = cut.of[i];
+    const section_range range = cut.ranges[i];
     const double size = static_cast<double>(buffers[i].size);
     const double lifetime = static_cast<double>(buffers[i].upper - buffers[i].lower);
     const double area = size * lifetime;
     const double failed = summed[range.last] - summed[range.first];
-    switch (by) {
+    switch (criterion) {
       case order_by::peak_then_lifetime:
         keys.push_back({peak.over(range), lifetime, area});
         break;
@@ -83,13 +83,13 @@ std::vector<std::uint32_t> ordered(const problem& buffers, const sections& cut, 
   }
   std::vector<std::uint32_t> order(buffers.size());
   std::iota(order.begin(), order.end(), std::uint32_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return keys[a] > keys[b]; });
+  std::stable_sort(order.begin(), order.end(), [&](auto lhs, auto rhs) { return keys[lhs] > keys[rhs]; });
   return order;
 }
 
 std::vector<std::uint32_t> rank_of(const std::vector<std::uint32_t>& order) {
   std::vector<std::uint32_t> rank(order.size());
-  for (std::uint32_t at = 0; at < order.size(); ++at) rank[order[at]] = at;
+  for (std::uint32_t position = 0; position < order.size(); ++position) rank[order[position]] = position;
   return rank;
 }
 

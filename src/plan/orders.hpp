@@ -25,7 +25,7 @@ inline constexpr int order_count = 9;
 inline constexpr int plain_order_count = 6;
 
 /// Buffers by descending key; equal ones stay in order. `failures` by section may be empty.
-[[nodiscard]] std::vector<std::uint32_t> ordered(const problem& buffers, const sections& cut, order_by by,
+[[nodiscard]] std::vector<std::uint32_t> ordered(const problem& buffers, const sections& cut, order_by criterion,
                                                  const std::vector<double>& failures = {});
 
 /// The position of each buffer in an order.

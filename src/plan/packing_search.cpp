@@ -36,9 +36,9 @@ packing_search::packing_search(const problem& buffers, const sections& cut, std:
   neighbours_.resize(buffers.size());
   for (index i = 0; i < buffers.size(); ++i) {
     const buffer& each = buffers[i];
-    items_.push_back({cut.of[i], static_cast<units>(each.size / unit),
+    items_.push_back({cut.ranges[i], static_cast<units>(each.size / unit),
                       each.alignment <= unit ? 1 : static_cast<units>(each.alignment / unit)});
-    for (index s = cut.of[i].first; s < cut.of[i].last; ++s) {
+    for (index s = cut.ranges[i].first; s < cut.ranges[i].last; ++s) {
       initial_load_[s] += items_.back().size;
       covering_[s].push_back(i);
     }
@@ -60,10 +60,10 @@ packing_search::packing_search(const problem& buffers, const sections& cut, std:
   offset_.resize(items_.size());
 }
 
-packing_search::outcome packing_search::run(const std::vector<std::uint32_t>& rank, rule by, std::uint64_t most_nodes,
-                                            search_budget& budget) {
+packing_search::outcome packing_search::run(const std::vector<std::uint32_t>& rank, rule branching,
+                                            std::uint64_t most_nodes, search_budget& budget) {
   rank_ = rank;
-  rule_ = by;
+  rule_ = branching;
   nodes_left_ = most_nodes;
   budget_ = &budget;
   stopped_ = false;
@@ -88,9 +88,9 @@ placement packing_search::offsets() const {
   return found;
 }
 
-void packing_search::set(units& value, units to) {
+void packing_search::set(units& value, units next_value) {
   trail_.emplace_back(static_cast<std::uint32_t>(&value - values_.data()), value);
-  value = to;
+  value = next_value;
 }
 
 void packing_search::rewind(std::size_t mark) {
@@ -156,7 +156,8 @@ bool packing_search::descend_parts(std::vector<part>& parts) {
     for (index s = each.range.first; s < each.range.last; ++s) most = std::max(most, failures_[s]);
     return most;
   };
-  std::stable_sort(parts.begin(), parts.end(), [&](const part& a, const part& b) { return worst(a) > worst(b); });
+  std::stable_sort(parts.begin(), parts.end(),
+                   [&](const part& lhs, const part& rhs) { return worst(lhs) > worst(rhs); });
   const std::size_t mark = trail_.size();
   for (std::size_t done = 0; done < parts.size(); ++done) {
     if (descend(parts[done])) continue;
@@ -233,21 +234,22 @@ bool packing_search::settle_waiting(const part& open) {
     again = false;
     for (const index i : waiting_) {
       const section_range range = items_[i].range;
-      units at = none;
-      for (index s = range.first; s < range.last; ++s) at = std::min(at, least_top[s]);
-      if (at == none) continue;
-      at = aligned(std::max(at, rest(i)), items_[i].alignment);
-      if (at >= least_[i]) continue;
-      least_[i] = at;
+      units level = none;
+      for (index s = range.first; s < range.last; ++s) level = std::min(level, least_top[s]);
+      if (level == none) continue;
+      level = aligned(std::max(level, rest(i)), items_[i].alignment);
+      if (level >= least_[i]) continue;
+      least_[i] = level;
       again = true;
       for (index s = range.first; s < range.last; ++s) {
-        least_top[s] = std::min(least_top[s], at + items_[i].size);
-        lowest_[s] = std::min(lowest_[s], at);
+        least_top[s] = std::min(least_top[s], level + items_[i].size);
+        lowest_[s] = std::min(lowest_[s], level);
       }
     }
   }
-  return std::all_of(waiting_.begin(), waiting_.end(),
-                     [&](index i) { return least_[i] != none && least_[i] + items_[i].size <= capacity_; });
+  return std::all_of(waiting_.begin(), waiting_.end(), [&](index candidate) {
+    return least_[candidate] != none && least_[candidate] + items_[candidate].size <= capacity_;
+  });
 }
 
 bool packing_search::raise_floors(const part& open, bool& again) {
@@ -261,10 +263,10 @@ bool packing_search::raise_floors(const part& open, bool& again) {
   }
   again = false;
   for (const index i : open.items) {
-    units at = rest(i);
-    for (index s = items_[i].range.first; s < items_[i].range.last; ++s) at = std::max(at, floor(s));
-    if (at > rest(i)) {
-      set(rest(i), aligned(at, items_[i].alignment));
+    units level = rest(i);
+    for (index s = items_[i].range.first; s < items_[i].range.last; ++s) level = std::max(level, floor(s));
+    if (level > rest(i)) {
+      set(rest(i), aligned(level, items_[i].alignment));
       again = true;
     }
   }
@@ -340,11 +342,12 @@ bool packing_search::descend_choices(const part& open, index section) {
     if (may_be_next_[i] != 0) next.push_back(i);
     if (pruning_ == pruning::exact && slips_below_[i] != 0) slipping = std::min(slipping, rest(i));
   }
-  std::sort(next.begin(), next.end(),
-            [&](index a, index b) { return rest(a) != rest(b) ? rest(a) < rest(b) : rank_[a] < rank_[b]; });
-  const auto alike = [&](index a, index b) {
-    return items_[a].range.first == items_[b].range.first && items_[a].range.last == items_[b].range.last &&
-           items_[a].size == items_[b].size && items_[a].alignment == items_[b].alignment;
+  std::sort(next.begin(), next.end(), [&](index lhs, index rhs) {
+    return rest(lhs) != rest(rhs) ? rest(lhs) < rest(rhs) : rank_[lhs] < rank_[rhs];
+  });
+  const auto alike = [&](index lhs, index rhs) {
+    return items_[lhs].range.first == items_[rhs].range.first && items_[lhs].range.last == items_[rhs].range.last &&
+           items_[lhs].size == items_[rhs].size && items_[lhs].alignment == items_[rhs].alignment;
   };
   for (std::size_t k = 0; k < next.size(); ++k) {
     if (std::any_of(next.begin(), next.begin() + static_cast<std::ptrdiff_t>(k),
@@ -357,34 +360,34 @@ bool packing_search::descend_choices(const part& open, index section) {
   return raise(open, section, slipping);
 }
 
-bool packing_search::place(const part& open, index i) {
+bool packing_search::place(const part& open, index candidate) {
   const std::size_t mark = trail_.size();
-  const section_range range = items_[i].range;
-  offset_[i] = rest(i);
-  const units top = rest(i) + items_[i].size;
-  placed_[i] = 1;
+  const section_range range = items_[candidate].range;
+  offset_[candidate] = rest(candidate);
+  const units top = rest(candidate) + items_[candidate].size;
+  placed_[candidate] = 1;
   bool fits = true;
   for (index s = range.first; s < range.last; ++s) {
     set(floor(s), top);
-    set(open_load(s), open_load(s) - items_[i].size);
+    set(open_load(s), open_load(s) - items_[candidate].size);
     if (top + open_load(s) > capacity_) {
       failures_[s] += 1;
       fits = false;
     }
   }
   if (fits) {
-    for (const index k : neighbours_[i]) {
+    for (const index k : neighbours_[candidate]) {
       if (placed_[k] == 0 && rest(k) < top) set(rest(k), aligned(top, items_[k].alignment));
     }
     part left{{}, open.range};
     left.items.reserve(open.items.size() - 1);
     for (const index k : open.items) {
-      if (k != i) left.items.push_back(k);
+      if (k != candidate) left.items.push_back(k);
     }
     if (descend(left)) return true;
   }
   rewind(mark);
-  placed_[i] = 0;
+  placed_[candidate] = 0;
   return false;
 }
 
@@ -393,11 +396,12 @@ packing_search::units packing_search::next_level(index section) const {
   units level = none;
   for (const index i : covering_[section]) {
     if (placed_[i] != 0) continue;
-    units below = none;
+    units lowest_end = none;
     for (const index k : neighbours_[i]) {
-      if (placed_[k] == 0 && !items_[k].range.covers(section)) below = std::min(below, rest(k) + items_[k].size);
+      if (placed_[k] == 0 && !items_[k].range.covers(section))
+        lowest_end = std::min(lowest_end, rest(k) + items_[k].size);
     }
-    if (below != none) level = std::min(level, aligned(std::max(below, rest(i)), items_[i].alignment));
+    if (lowest_end != none) level = std::min(level, aligned(std::max(lowest_end, rest(i)), items_[i].alignment));
   }
   return level;
 }

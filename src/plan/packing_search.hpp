@@ -31,7 +31,7 @@ class packing_search {
 
   /// Searches at most `most_nodes` nodes, trying buffers with a lower `rank` (by buffer) first. Later runs use what
   /// earlier ones learned.
-  outcome run(const std::vector<std::uint32_t>& rank, rule by, std::uint64_t most_nodes, search_budget& budget);
+  outcome run(const std::vector<std::uint32_t>& rank, rule branching, std::uint64_t most_nodes, search_budget& budget);
 
   /// Requires a run that returned `found`.
   [[nodiscard]] placement offsets() const;
@@ -60,7 +60,7 @@ class packing_search {
   std::vector<part> split(const part& open) const;
   bool descend_parts(std::vector<part>& parts);
   bool descend_choices(const part& open, index section);
-  bool place(const part& open, index i);
+  bool place(const part& open, index candidate);
   bool raise(const part& open, index section, units slipping);
   [[nodiscard]] index choose(const part& open) const;
   [[nodiscard]] units next_level(index section) const;
@@ -71,9 +71,9 @@ class packing_search {
   [[nodiscard]] units floor(index section) const { return values_[section]; }
   units& open_load(index section) { return values_[section_count_ + section]; }
   [[nodiscard]] units open_load(index section) const { return values_[section_count_ + section]; }
-  units& rest(index i) { return values_[2 * section_count_ + i]; }
-  [[nodiscard]] units rest(index i) const { return values_[2 * section_count_ + i]; }
-  void set(units& value, units to);
+  units& rest(index candidate) { return values_[2 * section_count_ + candidate]; }
+  [[nodiscard]] units rest(index candidate) const { return values_[2 * section_count_ + candidate]; }
+  void set(units& value, units next_value);
   void rewind(std::size_t mark);
 
   pruning pruning_;

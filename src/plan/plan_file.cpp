@@ -40,12 +40,14 @@ class reader {
     rest_.remove_prefix(std::min(end + 1, rest_.size()));
     return found;
   }
-  bool number(std::uint64_t& into, int base = 10) {
+  bool number(std::uint64_t& value, int base = 10) {
     const std::string_view text = word();
-    const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), into, base);
+    const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
     return error == std::errc{} && at == text.data() + text.size();
   }
-  bool field(std::string_view name, std::uint64_t& into, int base = 10) { return word() == name && number(into, base); }
+  bool field(std::string_view name, std::uint64_t& value, int base = 10) {
+    return word() == name && number(value, base);
+  }
   [[nodiscard]] bool empty() const { return rest_.empty(); }
   [[nodiscard]] std::size_t left() const { return rest_.size(); }
 
@@ -54,30 +56,30 @@ class reader {
 };
 
 result<step_plan> parse_body(std::string_view body) {
-  reader in{body};
+  reader fields{body};
   std::uint64_t granule = 0;
   std::uint64_t print = 0;
   std::uint64_t repeat_from = 0;
   std::uint64_t count = 0;
   step_plan made;
-  if (!in.field("granule", granule)) return damaged("no granule");
+  if (!fields.field("granule", granule)) return damaged("no granule");
   if (granule != granule_bytes) {
     return status{errc::unsupported,
                   fmt::format("a plan for a granule of {} bytes, expected {}", granule, granule_bytes)};
   }
-  if (!in.field("fingerprint", print, 16) || !in.field("repeat_from", repeat_from) ||
-      !in.field("height", made.height_bytes) || !in.field("peak", made.peak_bytes) ||
-      !in.field("lower_bound", made.lower_bound_bytes) || !in.field("allocations", count)) {
+  if (!fields.field("fingerprint", print, 16) || !fields.field("repeat_from", repeat_from) ||
+      !fields.field("height", made.height_bytes) || !fields.field("peak", made.peak_bytes) ||
+      !fields.field("lower_bound", made.lower_bound_bytes) || !fields.field("allocations", count)) {
     return damaged("a line of its head is missing");
   }
-  if (count == 0 || count > in.left() || repeat_from >= count) {
+  if (count == 0 || count > fields.left() || repeat_from >= count) {
     return damaged(fmt::format("{} allocations that repeat from {}", count, repeat_from));
   }
   made.repeat_from = static_cast<std::uint32_t>(repeat_from);
   for (std::uint64_t i = 0; i < count; ++i) {
     planned_allocation each;
     std::uint64_t stream = 0;
-    if (!in.number(each.bytes) || !in.number(each.offset) || !in.number(stream) || stream > UINT16_MAX ||
+    if (!fields.number(each.bytes) || !fields.number(each.offset) || !fields.number(stream) || stream > UINT16_MAX ||
         each.bytes == 0 || each.bytes % granule_bytes != 0 || each.offset % granule_bytes != 0 ||
         each.bytes > most_bytes || each.offset > made.height_bytes || each.bytes > made.height_bytes - each.offset) {
       return damaged(fmt::format("allocation {} of {} is no place within {} bytes", i, count, made.height_bytes));
@@ -85,7 +87,7 @@ result<step_plan> parse_body(std::string_view body) {
     each.stream = static_cast<std::uint16_t>(stream);
     made.allocations.push_back(each);
   }
-  if (!in.empty()) return damaged("more lines than allocations");
+  if (!fields.empty()) return damaged("more lines than allocations");
   if (print != fingerprint(made.allocations, made.repeat_from)) {
     return damaged("its fingerprint is not that of its allocations");
   }
@@ -115,13 +117,15 @@ result<step_plan> parse_plan(std::string_view text) {
     return status{errc::corrupt,
                   fmt::format("not a plan: begins with '{}', expected '{}'", printable(line, 40), first_line)};
   }
-  const std::size_t at = text.rfind(checksum_word);
+  const std::size_t checksum_begin = text.rfind(checksum_word);
   std::uint64_t stated = 0;
-  if (at == std::string_view::npos || text[at - 1] != '\n') return damaged("it ends before its checksum");
-  reader last{text.substr(at + checksum_word.size())};
+  if (checksum_begin == std::string_view::npos || text[checksum_begin - 1] != '\n')
+    return damaged("it ends before its checksum");
+  reader last{text.substr(checksum_begin + checksum_word.size())};
   if (!last.number(stated, 16) || !last.empty()) return damaged("its checksum is not a number");
-  if (stated != checksum(text.substr(0, at))) return damaged("its checksum does not match what stands before it");
-  return parse_body(text.substr(line.size() + 1, at - line.size() - 1));
+  if (stated != checksum(text.substr(0, checksum_begin)))
+    return damaged("its checksum does not match what stands before it");
+  return parse_body(text.substr(line.size() + 1, checksum_begin - line.size() - 1));
 }
 
 result<step_plan> read_plan(const std::string& path) {
@@ -135,14 +139,14 @@ result<step_plan> read_plan(const std::string& path) {
 status write_plan(const std::string& path, const step_plan& made) {
   const std::string text = plan_text(made);
   // A unique temporary name: several programs may end together, even with the same pid in different containers.
-  const std::string beside = fmt::format("{}.{:08x}.part", path, std::random_device{}());
-  std::FILE* const file = std::fopen(beside.c_str(), "wbx");
+  const std::string temporary = fmt::format("{}.{:08x}.part", path, std::random_device{}());
+  std::FILE* const file = std::fopen(temporary.c_str(), "wbx");
   if (file == nullptr) return {errc::invalid_argument, fmt::format("{}: {}", path, std::strerror(errno))};
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   const bool closed = std::fclose(file) == 0;
-  if (!written || !closed || std::rename(beside.c_str(), path.c_str()) != 0) {
+  if (!written || !closed || std::rename(temporary.c_str(), path.c_str()) != 0) {
     const int why = errno;
-    (void)std::remove(beside.c_str());
+    (void)std::remove(temporary.c_str());
     return {errc::invalid_argument, fmt::format("{}: {}", path, std::strerror(why))};
   }
   return {};

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::uint64_t largest_sum = std::uint64_t{1} << 62;
 
-status bad(const buffer& which, std::string_view reason) {
-  return {errc::invalid_argument, fmt::format("buffer {}: {}", which.id, reason)};
+status bad(const buffer& buffer, std::string_view reason) {
+  return {errc::invalid_argument, fmt::format("buffer {}: {}", buffer.id, reason)};
 }
 
 /// Calls `seen` with each interval between the first and the last moment, in order, and the bytes alive in it.
@@ -32,15 +32,15 @@ void for_each_load(const problem& buffers, Seen seen) {
   std::uint64_t alive = 0;
   std::size_t started = 0;
   for (std::size_t ended = 0; ended < ends.size();) {
-    const std::uint64_t now =
+    const std::uint64_t moment =
         started < starts.size() ? std::min(starts[started].first, ends[ended].first) : ends[ended].first;
-    for (; ended < ends.size() && ends[ended].first == now; ++ended) alive -= buffers[ends[ended].second].size;
-    for (; started < starts.size() && starts[started].first == now; ++started)
+    for (; ended < ends.size() && ends[ended].first == moment; ++ended) alive -= buffers[ends[ended].second].size;
+    for (; started < starts.size() && starts[started].first == moment; ++started)
       alive += buffers[starts[started].second].size;
     if (ended == ends.size()) return;
     const std::uint64_t next =
         started < starts.size() ? std::min(starts[started].first, ends[ended].first) : ends[ended].first;
-    seen(window{now, next}, alive);
+    seen(window{moment, next}, alive);
   }
 }
 

@@ -36,12 +36,12 @@ result<std::array<std::size_t, 4>> header(std::string_view line) {
   const std::vector<std::string_view> fields = fields_of(line);
   std::array<std::size_t, 4> place{};
   for (std::size_t c = 0; c < columns.size(); ++c) {
-    std::size_t at = 0;
-    while (at < fields.size() && lowered(fields[at]) != columns[c]) ++at;
-    if (at == fields.size()) {
+    std::size_t field = 0;
+    while (field < fields.size() && lowered(fields[field]) != columns[c]) ++field;
+    if (field == fields.size()) {
       return bad_line(1, fmt::format("'{}', expected a header with id,lower,upper,size", printable(line)));
     }
-    place[c] = at;
+    place[c] = field;
   }
   return place;
 }
@@ -83,9 +83,9 @@ result<problem> parse_problem(std::string_view text) {
 
 result<std::string> read_text(const std::string& path) {
   errno = 0;
-  std::ifstream in{path, std::ios::binary};
-  std::string text{std::istreambuf_iterator<char>{in}, {}};
-  if (!in.is_open() || in.bad() || (errno != 0 && text.empty())) {
+  std::ifstream file{path, std::ios::binary};
+  std::string text{std::istreambuf_iterator<char>{file}, {}};
+  if (!file.is_open() || file.bad() || (errno != 0 && text.empty())) {
     return status{errc::invalid_argument, fmt::format("{}: {}", path, std::strerror(errno))};
   }
   return text;

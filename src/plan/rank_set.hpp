@@ -34,11 +34,11 @@ class rank_set {
   }
   /// The greatest member that is at most `rank`.
   [[nodiscard]] std::optional<std::uint32_t> at_or_below(std::uint32_t rank) const noexcept {
-    for (std::size_t up = 0; up < levels_.size(); ++up) {
-      const std::uint64_t here = levels_[up][rank / 64] & (~std::uint64_t{0} >> (63 - rank % 64));
-      if (here != 0) {
-        rank = rank / 64 * 64 + top(here);
-        while (up-- > 0) rank = rank * 64 + top(levels_[up][rank]);
+    for (std::size_t level = 0; level < levels_.size(); ++level) {
+      const std::uint64_t bits = levels_[level][rank / 64] & (~std::uint64_t{0} >> (63 - rank % 64));
+      if (bits != 0) {
+        rank = rank / 64 * 64 + top(bits);
+        while (level-- > 0) rank = rank * 64 + top(levels_[level][rank]);
         return rank;
       }
       if (rank < 64) return std::nullopt;

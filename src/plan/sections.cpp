@@ -19,7 +19,7 @@ sections cut_into_sections(const problem& buffers) {
   std::sort(ends.begin(), ends.end());
 
   sections cut;
-  cut.of.resize(buffers.size());
+  cut.ranges.resize(buffers.size());
   std::uint32_t section = 0;
   std::size_t ended = 0;
   std::uint64_t alive = 0;
@@ -27,15 +27,15 @@ sections cut_into_sections(const problem& buffers) {
     if (ends[ended].first <= time) {
       cut.load.push_back(alive);
       for (; ends[ended].first <= time; ++ended) {
-        cut.of[ends[ended].second].last = section + 1;
+        cut.ranges[ends[ended].second].last = section + 1;
         alive -= buffers[ends[ended].second].size;
       }
       ++section;
     }
-    cut.of[i].first = section;
+    cut.ranges[i].first = section;
     alive += buffers[i].size;
   }
-  for (; ended < ends.size(); ++ended) cut.of[ends[ended].second].last = section + 1;
+  for (; ended < ends.size(); ++ended) cut.ranges[ends[ended].second].last = section + 1;
   if (!buffers.empty()) cut.load.push_back(alive);
   return cut;
 }

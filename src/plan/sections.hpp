@@ -17,12 +17,12 @@ struct section_range {
   std::uint32_t last = 0;  ///< one past the end
 
   [[nodiscard]] bool covers(std::uint32_t section) const noexcept { return first <= section && section < last; }
-  [[nodiscard]] bool overlaps(section_range other) const noexcept { return first < other.last && other.first < last; }
+  [[nodiscard]] bool overlaps(section_range range) const noexcept { return first < range.last && range.first < last; }
 };
 
 struct sections {
-  std::vector<section_range> of;    ///< by buffer
-  std::vector<std::uint64_t> load;  ///< by section: bytes alive
+  std::vector<section_range> ranges;  ///< by buffer
+  std::vector<std::uint64_t> load;    ///< by section: bytes alive
 };
 
 [[nodiscard]] sections cut_into_sections(const problem& buffers);

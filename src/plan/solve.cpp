@@ -32,10 +32,10 @@ enum class outcome : std::uint8_t { found, impossible, open };
 
 class solver {
  public:
-  solver(const problem& buffers, const solve_options& with)
+  solver(const problem& buffers, const solve_options& options)
       : buffers_{buffers},
-        with_{with},
-        budget_{clock::now() + with.time_limit, with.most_steps},
+        options_{options},
+        budget_{clock::now() + options.time_limit, options.most_steps},
         cut_{cut_into_sections(buffers)},
         filler_{buffers, cut_},
         peak_{peak_load(buffers)},
@@ -46,10 +46,10 @@ class solver {
   void run() {
     fill_in_orders();
     for (unsigned effort = 0; !done(); ++effort) {
-      if (with_.capacity != 0) {
-        if (attempt(with_.capacity, effort) == outcome::impossible) return prove_above(with_.capacity, effort);
+      if (options_.capacity != 0) {
+        if (attempt(options_.capacity, effort) == outcome::impossible) return prove_above(options_.capacity, effort);
         // Not at first: most feasible targets are found quickly.
-        if (effort != 0 && !done() && proves_too_small(with_.capacity, effort)) return;
+        if (effort != 0 && !done() && proves_too_small(options_.capacity, effort)) return;
       } else if (!halve(effort)) {
         return;
       }
@@ -61,11 +61,11 @@ class solver {
  private:
   [[nodiscard]] bool good() const {
     if (best_.size() != buffers_.size()) return false;
-    if (with_.capacity != 0) return height_ <= with_.capacity;
+    if (options_.capacity != 0) return height_ <= options_.capacity;
     return height_ == bound_ || height_ <= peak_.bytes + slack();
   }
   [[nodiscard]] std::uint64_t slack() const {
-    return static_cast<std::uint64_t>(with_.tolerance * static_cast<double>(peak_.bytes));
+    return static_cast<std::uint64_t>(options_.tolerance * static_cast<double>(peak_.bytes));
   }
   [[nodiscard]] bool done() const { return good() || budget_.spent(); }
 
@@ -79,9 +79,9 @@ class solver {
   void fill_in_orders() {
     const std::uint64_t pairs = std::max<std::uint64_t>(ejection_search::pairs(buffers_, cut_), 1);
     std::uint64_t tries =
-        std::clamp<std::uint64_t>(std::min(work_of_orders, with_.most_steps) / pairs, 2, 2 * plain_order_count);
-    for (int by = 0; by < plain_order_count; ++by) {
-      const std::vector<std::uint32_t> order = ordered(buffers_, cut_, static_cast<order_by>(by));
+        std::clamp<std::uint64_t>(std::min(work_of_orders, options_.most_steps) / pairs, 2, 2 * plain_order_count);
+    for (int ordering = 0; ordering < plain_order_count; ++ordering) {
+      const std::vector<std::uint32_t> order = ordered(buffers_, cut_, static_cast<order_by>(ordering));
       for (const fit which : {fit::lowest, fit::tightest}) {
         if (tries-- == 0) return;
         keep(filler_.place(order, which));
@@ -100,9 +100,9 @@ class solver {
     while (!done() && height_ - too_low > unit_) {
       const std::uint64_t target = round_down(first ? bound_ + slack() : too_low + (height_ - too_low) / 2, unit_);
       first = false;
-      const outcome now = attempt(target, effort);
-      if (now != outcome::found) too_low = std::max(too_low, target);
-      if (now != outcome::impossible) continue;
+      const outcome verdict = attempt(target, effort);
+      if (verdict != outcome::found) too_low = std::max(too_low, target);
+      if (verdict != outcome::impossible) continue;
       if (raised) {
         raise_bound({target + unit_, busy_window(buffers_, 0)});
       } else {
@@ -121,37 +121,38 @@ class solver {
   }
   bool proves_too_small(std::uint64_t capacity, unsigned effort) {
     const std::uint64_t next = round_down(capacity, unit_) + unit_;
-    const proven_height above = raised_bound(buffers_, {capacity, next}, effort, budget_);
-    if (above.bytes <= capacity) return false;
-    raise_bound(above);
+    const proven_height raised = raised_bound(buffers_, {capacity, next}, effort, budget_);
+    if (raised.bytes <= capacity) return false;
+    raise_bound(raised);
     return true;
   }
-  void raise_bound(const proven_height& to) {
-    if (to.bytes <= bound_) return;
-    bound_ = to.bytes;
-    proof_ = to.during;
+  void raise_bound(const proven_height& proven) {
+    if (proven.bytes <= bound_) return;
+    bound_ = proven.bytes;
+    proof_ = proven.during;
   }
 
   outcome attempt(std::uint64_t target, unsigned effort) {
     std::size_t before = 0;
     for (const double share : size_levels) {
       problem large;
-      std::vector<std::uint32_t> which;
+      std::vector<std::uint32_t> large_indices;
       std::vector<std::uint32_t> rest;
       const auto least = static_cast<std::uint64_t>(share * static_cast<double>(peak_.bytes));
-      for (std::uint32_t i = 0; i < buffers_.size(); ++i) (buffers_[i].size >= least ? which : rest).push_back(i);
-      if (which.size() == before) continue;  // the same buffers as at the level above
-      before = which.size();
+      for (std::uint32_t i = 0; i < buffers_.size(); ++i)
+        (buffers_[i].size >= least ? large_indices : rest).push_back(i);
+      if (large_indices.size() == before) continue;  // the same buffers as at the level above
+      before = large_indices.size();
       budget_.took(buffers_.size());  // to cut them into sections
-      for (const std::uint32_t i : which) large.push_back(buffers_[i]);
-      const outcome now = attempt(large, which, rest, target, effort);
-      if (now != outcome::open || budget_.spent()) return now;
+      for (const std::uint32_t i : large_indices) large.push_back(buffers_[i]);
+      const outcome verdict = attempt(large, large_indices, rest, target, effort);
+      if (verdict != outcome::open || budget_.spent()) return verdict;
     }
     return outcome::open;
   }
 
-  outcome attempt(const problem& large, const std::vector<std::uint32_t>& which, const std::vector<std::uint32_t>& rest,
-                  std::uint64_t target, unsigned effort) {
+  outcome attempt(const problem& large, const std::vector<std::uint32_t>& large_indices,
+                  const std::vector<std::uint32_t>& rest, std::uint64_t target, unsigned effort) {
     const sections cut = cut_into_sections(large);
     if (ejection_search::pairs(large, cut) <= most_pairs) {
       ejection_search search{large, cut};
@@ -160,16 +161,16 @@ class solver {
       const std::uint64_t steps = large.size() * 2 + (std::uint64_t{2000} << effort);
       for (unsigned lot = 0; lot < 2 * lots; ++lot) {
         if (budget_.spent()) return outcome::open;
-        const ejection_rule by{.weigh_by_size = lot % 2 == 1, .lot = effort * lots + lot / 2};
-        if (search.run(target, rank, by, steps, budget_) && complete(search.offsets(), which, rest, target)) {
+        const ejection_rule rule{.weigh_by_size = lot % 2 == 1, .lot = effort * lots + lot / 2};
+        if (search.run(target, rank, rule, steps, budget_) && complete(search.offsets(), large_indices, rest, target)) {
           return outcome::found;
         }
       }
     }
-    return large.size() <= most_exhausted ? exhaust(large, cut, which, rest, target, effort) : outcome::open;
+    return large.size() <= most_exhausted ? exhaust(large, cut, large_indices, rest, target, effort) : outcome::open;
   }
 
-  outcome exhaust(const problem& large, const sections& cut, const std::vector<std::uint32_t>& which,
+  outcome exhaust(const problem& large, const sections& cut, const std::vector<std::uint32_t>& large_indices,
                   const std::vector<std::uint32_t>& rest, std::uint64_t target, unsigned effort) {
     if (!may_fit(large, target)) return outcome::impossible;
     for (const auto how : {packing_search::pruning::bold, packing_search::pruning::exact}) {
@@ -177,7 +178,7 @@ class solver {
       switch (exhaust(search, large, cut, effort)) {
         case packing_search::outcome::found:
           // The small buffers did not fit: the next level includes more of them.
-          return complete(search.offsets(), which, rest, target) ? outcome::found : outcome::open;
+          return complete(search.offsets(), large_indices, rest, target) ? outcome::found : outcome::open;
         case packing_search::outcome::exhausted:
           break;  // proven impossible, or lost by bold pruning
         case packing_search::outcome::impossible:
@@ -192,30 +193,30 @@ class solver {
   packing_search::outcome exhaust(packing_search& search, const problem& large, const sections& cut, unsigned effort) {
     const bool all = large.size() <= few || effort > 1;
     const std::uint64_t nodes = (large.size() <= few ? 1000 : 2 * large.size()) << effort;
-    for (int by = 0; by < (all ? order_count : 1); ++by) {
+    for (int ordering = 0; ordering < (all ? order_count : 1); ++ordering) {
       for (int rule = 0; rule < packing_search::rule_count; ++rule) {
         const std::vector<std::uint32_t> rank =
-            rank_of(ordered(large, cut, static_cast<order_by>(by), search.failures()));
-        const auto now = search.run(rank, static_cast<packing_search::rule>(rule), nodes, budget_);
-        if (now != packing_search::outcome::gave_up || budget_.spent()) return now;
+            rank_of(ordered(large, cut, static_cast<order_by>(ordering), search.failures()));
+        const auto verdict = search.run(rank, static_cast<packing_search::rule>(rule), nodes, budget_);
+        if (verdict != packing_search::outcome::gave_up || budget_.spent()) return verdict;
       }
     }
     return packing_search::outcome::gave_up;
   }
 
   /// Places the small buffers around the large ones; true if all end within `target`.
-  bool complete(const placement& at, const std::vector<std::uint32_t>& which, const std::vector<std::uint32_t>& rest,
-                std::uint64_t target) {
+  bool complete(const placement& offsets, const std::vector<std::uint32_t>& large_indices,
+                const std::vector<std::uint32_t>& rest, std::uint64_t target) {
     placement given(buffers_.size());
-    for (std::size_t k = 0; k < which.size(); ++k) given[which[k]] = at[k];
+    for (std::size_t k = 0; k < large_indices.size(); ++k) given[large_indices[k]] = offsets[k];
     if (!rest.empty()) {
       if (all_in_order_.empty()) all_in_order_ = ordered(buffers_, cut_, order_by::peak_then_lifetime);
       std::vector<char> small(buffers_.size());
       for (const std::uint32_t i : rest) small[i] = 1;
       std::vector<std::uint32_t> order;
       std::copy_if(all_in_order_.begin(), all_in_order_.end(), std::back_inserter(order),
-                   [&](std::uint32_t i) { return small[i] != 0; });
-      given = filler_.place(order, fit::lowest, given, which);
+                   [&](std::uint32_t index) { return small[index] != 0; });
+      given = filler_.place(order, fit::lowest, given, large_indices);
     }
     const bool low = height(buffers_, given) <= target;
     keep(std::move(given));
@@ -223,7 +224,7 @@ class solver {
   }
 
   const problem& buffers_;
-  const solve_options& with_;
+  const solve_options& options_;
   search_budget budget_;
   sections cut_;
   gap_fill filler_;
@@ -238,16 +239,16 @@ class solver {
 
 }  // namespace
 
-result<solution> solve(const problem& buffers, const solve_options& with) {
+result<solution> solve(const problem& buffers, const solve_options& options) {
   const clock::time_point began = clock::now();
   if (status ok = check(buffers); !ok) return ok;
-  if (with.capacity != 0) {
-    if (status ok = may_fit(buffers, with.capacity); !ok) return ok;
+  if (options.capacity != 0) {
+    if (status ok = may_fit(buffers, options.capacity); !ok) return ok;
   }
   if (buffers.empty()) return solution{};
-  solver one{buffers, with};
-  one.run();
-  solution found = std::move(one).take();
+  solver search{buffers, options};
+  search.run();
+  solution found = std::move(search).take();
   found.took = std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - began);
   return found;
 }

@@ -36,6 +36,6 @@ struct solution {
 
 /// `invalid_argument` if `check` refuses, `out_of_memory` if the capacity is proven too small. Otherwise a placement,
 /// which may exceed the capacity if the time is up or `lower_bound` exceeds it: compare `height`.
-[[nodiscard]] result<solution> solve(const problem& buffers, const solve_options& with = {});
+[[nodiscard]] result<solution> solve(const problem& buffers, const solve_options& options = {});
 
 }  // namespace gpumem::plan

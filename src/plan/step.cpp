@@ -15,14 +15,14 @@ namespace {
 
 /// For each position, the number of elements backwards from it that equal those backwards from the end (Gusfield's Z,
 /// reversed).
-std::vector<std::size_t> repeats(std::vector<std::uint64_t> of) {
-  std::reverse(of.begin(), of.end());
-  std::vector<std::size_t> z(of.size());
+std::vector<std::size_t> repeats(std::vector<std::uint64_t> keys) {
+  std::reverse(keys.begin(), keys.end());
+  std::vector<std::size_t> z(keys.size());
   std::size_t left = 0;
   std::size_t right = 0;
-  for (std::size_t i = 1; i < of.size(); ++i) {
+  for (std::size_t i = 1; i < keys.size(); ++i) {
     if (i < right) z[i] = std::min(right - i, z[i - left]);
-    while (i + z[i] < of.size() && of[z[i]] == of[i + z[i]]) ++z[i];
+    while (i + z[i] < keys.size() && keys[z[i]] == keys[i + z[i]]) ++z[i];
     if (i + z[i] > right) {
       left = i;
       right = i + z[i];
@@ -32,7 +32,7 @@ std::vector<std::size_t> repeats(std::vector<std::uint64_t> of) {
 }
 
 struct lifetime {
-  planned_allocation what;
+  planned_allocation allocation;
   std::uint64_t lower = 0;
   std::uint64_t upper = UINT64_MAX;  ///< of a block that is never freed
 };
@@ -55,19 +55,21 @@ result<std::vector<lifetime>> lifetimes_of(const std::vector<recorded_op>& recor
       found.push_back({{.bytes = *rounded, .offset = 0, .stream = stream}, time});
       continue;
     }
-    const auto at = live.find(op.block);
-    if (at == live.end()) {
+    const auto entry = live.find(op.block);
+    if (entry == live.end()) {
       return status{errc::invalid_argument,
                     fmt::format("operation {}: block {} is freed and not live", time, op.block)};
     }
-    found[at->second].upper = time;
-    live.erase(at);
+    found[entry->second].upper = time;
+    live.erase(entry);
   }
   if (found.empty()) return status{errc::invalid_argument, "nothing is allocated, expected at least one allocation"};
   return found;
 }
 
-std::uint64_t request_key(const planned_allocation& what) { return (what.bytes << 16U) ^ what.stream; }
+std::uint64_t request_key(const planned_allocation& allocation) {
+  return (allocation.bytes << 16U) ^ allocation.stream;
+}
 
 constexpr std::size_t most_periods = 4;
 
@@ -94,7 +96,7 @@ problem step_problem(const std::vector<lifetime>& all, std::size_t begin, std::s
     buffers.push_back({.id = i,
                        .lower = comes_back ? all[begin].lower : all[i].lower,
                        .upper = std::min(all[i].upper, end_time),
-                       .size = all[i].what.bytes,
+                       .size = all[i].allocation.bytes,
                        .alignment = granule_bytes});
   }
   return buffers;
@@ -110,52 +112,52 @@ constexpr double most_above_peak = 1.001;
 /// bound.
 constexpr double most_above_shared = 1.2;
 
-/// `with`, with a share of its time and steps.
-solve_options with_share(const solve_options& with, double share) {
-  solve_options out = with;
-  out.time_limit =
-      std::chrono::milliseconds{static_cast<std::int64_t>(static_cast<double>(with.time_limit.count()) * share)};
-  if (with.most_steps != UINT64_MAX) {
-    out.most_steps = static_cast<std::uint64_t>(static_cast<double>(with.most_steps) * share);
+/// `options`, with a share of its time and steps.
+solve_options with_share(const solve_options& options, double share) {
+  solve_options scaled = options;
+  scaled.time_limit =
+      std::chrono::milliseconds{static_cast<std::int64_t>(static_cast<double>(options.time_limit.count()) * share)};
+  if (options.most_steps != UINT64_MAX) {
+    scaled.most_steps = static_cast<std::uint64_t>(static_cast<double>(options.most_steps) * share);
   }
-  return out;
+  return scaled;
 }
 
 /// Places each stream's blocks separately and stacks the results. Requires `streams` > 1.
-result<solution> solve_apart(const step& of, std::size_t streams, const solve_options& with) {
+result<solution> solve_apart(const step& step, std::size_t streams, const solve_options& options) {
   solution all;
-  all.offsets.resize(of.buffers.size());
+  all.offsets.resize(step.buffers.size());
   for (std::size_t stream = 0; stream < streams; ++stream) {
     problem part;
-    std::vector<std::size_t> which;
-    for (std::size_t i = 0; i < of.buffers.size(); ++i) {
-      if (of.allocations[i].stream != stream) continue;
-      part.push_back(of.buffers[i]);
-      which.push_back(i);
+    std::vector<std::size_t> indices;
+    for (std::size_t i = 0; i < step.buffers.size(); ++i) {
+      if (step.allocations[i].stream != stream) continue;
+      part.push_back(step.buffers[i]);
+      indices.push_back(i);
     }
-    const double share = static_cast<double>(part.size()) / static_cast<double>(of.buffers.size());
-    const result<solution> placed = solve(part, with_share(with, share));
+    const double share = static_cast<double>(part.size()) / static_cast<double>(step.buffers.size());
+    const result<solution> placed = solve(part, with_share(options, share));
     if (!placed) return placed.why();
-    for (std::size_t k = 0; k < which.size(); ++k) all.offsets[which[k]] = all.height + placed->offsets[k];
+    for (std::size_t k = 0; k < indices.size(); ++k) all.offsets[indices[k]] = all.height + placed->offsets[k];
     all.height += placed->height;
     all.took += placed->took;
   }
   return all;
 }
 
-result<solution> solve_step(const step& of, const solve_options& with, stream_reuse reuse) {
+result<solution> solve_step(const step& step, const solve_options& options, stream_reuse reuse) {
   std::size_t streams = 0;
-  for (const planned_allocation& each : of.allocations) streams = std::max<std::size_t>(streams, each.stream + 1U);
-  if (streams == 1 || reuse != stream_reuse::poll) return solve(of.buffers, with);
-  const solve_options half = with_share(with, 0.5);
-  result<solution> shared = solve(of.buffers, half);
+  for (const planned_allocation& each : step.allocations) streams = std::max<std::size_t>(streams, each.stream + 1U);
+  if (streams == 1 || reuse != stream_reuse::poll) return solve(step.buffers, options);
+  const solve_options half = with_share(options, 0.5);
+  result<solution> shared = solve(step.buffers, half);
   if (!shared) return shared;
   solve_options no_capacity = half;
   no_capacity.capacity = 0;
-  result<solution> apart = solve_apart(of, streams, no_capacity);
+  result<solution> apart = solve_apart(step, streams, no_capacity);
   if (!apart) return apart;
   shared->took += apart->took;
-  const bool fits = with.capacity == 0 || apart->height <= with.capacity;
+  const bool fits = options.capacity == 0 || apart->height <= options.capacity;
   if (fits && static_cast<double>(apart->height) <= static_cast<double>(shared->height) * most_above_shared) {
     shared->offsets = std::move(apart->offsets);
     shared->height = apart->height;
@@ -177,7 +179,7 @@ result<step> step_of(const std::vector<recorded_op>& recorded) {
   result<std::vector<lifetime>> all = lifetimes_of(recorded);
   if (!all) return all.why();
   std::vector<std::uint64_t> keys;
-  for (const lifetime& each : *all) keys.push_back(request_key(each.what));
+  for (const lifetime& each : *all) keys.push_back(request_key(each.allocation));
   std::optional<std::size_t> period = period_of(keys);
   if (period) *period *= periods_in_step(*all, *period);
 
@@ -202,16 +204,16 @@ result<step> step_of(const std::vector<recorded_op>& recorded) {
       found.buffers = std::move(candidate);
     }
   }
-  for (std::size_t i = 0; i < found.buffers.size(); ++i) found.allocations.push_back((*all)[i].what);
+  for (std::size_t i = 0; i < found.buffers.size(); ++i) found.allocations.push_back((*all)[i].allocation);
   found.repeat_from = static_cast<std::uint32_t>(begin);
   return found;
 }
 
-result<step_plan> make_plan(const std::vector<recorded_op>& recorded, const solve_options& with, solution* solved,
+result<step_plan> make_plan(const std::vector<recorded_op>& recorded, const solve_options& options, solution* solved,
                             stream_reuse reuse) {
   result<step> found = step_of(recorded);
   if (!found) return found.why();
-  result<solution> places = solve_step(*found, with, reuse);
+  result<solution> places = solve_step(*found, options, reuse);
   if (!places) return places.why();
   step_plan made;
   made.allocations = std::move(found->allocations);
@@ -224,27 +226,29 @@ result<step_plan> make_plan(const std::vector<recorded_op>& recorded, const solv
   return made;
 }
 
-std::vector<bool> changes_stream(const step_plan& of) {
-  const std::vector<planned_allocation>& all = of.allocations;
+std::vector<bool> changes_stream(const step_plan& step) {
+  const std::vector<planned_allocation>& all = step.allocations;
   std::vector<bool> found(all.size());
   std::map<std::uint64_t, std::size_t> latest;  // range from each key to the next: the latest allocation placed there
   const std::size_t nobody = all.size();
   latest.emplace(0, nobody);
   const auto cut_at = [&](std::uint64_t offset) {
-    const auto at = latest.lower_bound(offset);
-    return at != latest.end() && at->first == offset ? at : latest.emplace_hint(at, offset, std::prev(at)->second);
+    const auto entry = latest.lower_bound(offset);
+    return entry != latest.end() && entry->first == offset
+               ? entry
+               : latest.emplace_hint(entry, offset, std::prev(entry)->second);
   };
-  const auto place = [&](std::size_t i) {
-    const auto begin = cut_at(all[i].offset);
-    const auto end = cut_at(all[i].offset + all[i].bytes);
-    for (auto at = begin; at != end; ++at) {
-      if (at->second != nobody && all[at->second].stream != all[i].stream) found[at->second] = true;
+  const auto place = [&](std::size_t index) {
+    const auto begin = cut_at(all[index].offset);
+    const auto end = cut_at(all[index].offset + all[index].bytes);
+    for (auto entry = begin; entry != end; ++entry) {
+      if (entry->second != nobody && all[entry->second].stream != all[index].stream) found[entry->second] = true;
     }
     latest.erase(std::next(begin), end);
-    begin->second = i;
+    begin->second = index;
   };
   for (std::size_t i = 0; i < all.size(); ++i) place(i);
-  for (std::size_t i = of.repeat_from; i < all.size(); ++i) place(i);
+  for (std::size_t i = step.repeat_from; i < all.size(); ++i) place(i);
   return found;
 }
 

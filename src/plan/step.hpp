@@ -60,12 +60,12 @@ struct step {
 /// Makes a plan of a recording, within the given limits. Under `poll`, memory that one stream freed may still be in use
 /// when another stream requests memory, so each stream's blocks get separate offsets, unless that makes the plan more
 /// than a fifth higher. Otherwise streams share offsets.
-[[nodiscard]] result<step_plan> make_plan(const std::vector<recorded_op>& recorded, const solve_options& with,
+[[nodiscard]] result<step_plan> make_plan(const std::vector<recorded_op>& recorded, const solve_options& options,
                                           solution* solved = nullptr, stream_reuse reuse = stream_reuse::poll);
 
 /// By allocation: whether any of its memory next goes to another stream, including in the next repetition of the step.
 /// O(n log n).
-[[nodiscard]] std::vector<bool> changes_stream(const step_plan& of);
+[[nodiscard]] std::vector<bool> changes_stream(const step_plan& step);
 
 /// A hash of sizes, streams, order and repetition, equal for plans of the same requests.
 [[nodiscard]] std::uint64_t fingerprint(const std::vector<planned_allocation>& allocations, std::uint32_t repeat_from);

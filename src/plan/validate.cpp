@@ -26,13 +26,14 @@ status validate(const problem& buffers, const placement& offsets, std::uint64_t 
   std::vector<std::size_t> by_start(buffers.size());
   std::iota(by_start.begin(), by_start.end(), std::size_t{0});
   std::vector<std::size_t> by_end = by_start;
-  std::sort(by_start.begin(), by_start.end(), [&](auto a, auto b) { return buffers[a].lower < buffers[b].lower; });
-  std::sort(by_end.begin(), by_end.end(), [&](auto a, auto b) { return buffers[a].upper < buffers[b].upper; });
+  std::sort(by_start.begin(), by_start.end(),
+            [&](auto lhs, auto rhs) { return buffers[lhs].lower < buffers[rhs].lower; });
+  std::sort(by_end.begin(), by_end.end(), [&](auto lhs, auto rhs) { return buffers[lhs].upper < buffers[rhs].upper; });
 
   std::map<std::uint64_t, std::size_t> alive;  // by offset
-  const auto collide = [&](std::size_t a, std::size_t b) {
+  const auto collide = [&](std::size_t first, std::size_t second) {
     return status{errc::corrupt, fmt::format("buffers {} at {} and {} at {} are alive at the same time and overlap",
-                                             buffers[a].id, offsets[a], buffers[b].id, offsets[b])};
+                                             buffers[first].id, offsets[first], buffers[second].id, offsets[second])};
   };
   std::size_t ended = 0;
   for (const std::size_t i : by_start) {
@@ -40,11 +41,12 @@ status validate(const problem& buffers, const placement& offsets, std::uint64_t 
     const auto [at, entered] = alive.emplace(offsets[i], i);
     if (!entered) return collide(at->second, i);
     if (at != alive.begin()) {
-      const std::size_t below = std::prev(at)->second;
-      if (offsets[below] + buffers[below].size > offsets[i]) return collide(below, i);
+      const std::size_t lower_neighbour = std::prev(at)->second;
+      if (offsets[lower_neighbour] + buffers[lower_neighbour].size > offsets[i]) return collide(lower_neighbour, i);
     }
-    const auto above = std::next(at);
-    if (above != alive.end() && offsets[i] + buffers[i].size > above->first) return collide(i, above->second);
+    const auto upper_neighbour = std::next(at);
+    if (upper_neighbour != alive.end() && offsets[i] + buffers[i].size > upper_neighbour->first)
+      return collide(i, upper_neighbour->second);
   }
   return {};
 }

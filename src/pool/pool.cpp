@@ -9,12 +9,12 @@
 
 namespace gpumem {
 
-pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
+pool::pool(device& device, pool_config config, std::unique_ptr<policy> policy)
     : config_{std::move(config)},
-      device_{on},
-      cache_{on,
+      device_{device},
+      cache_{device,
              *this,
-             {.on = config_.thread_cache,
+             {.enabled = config_.thread_cache,
               // Who is told of every free (a trace) is told under the lock, and in order.
               .without_lock = !config_.before_free,
               .place = {config_.before_free ? 0
@@ -22,7 +22,7 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
                         config_.ordinal},
               .history_events = config_.history_events},
              [this](thread_cache& c) { thread_ends(c); }},
-      arena_{on, config_, *this, std::move(decides)},
+      arena_{device, config_, *this, std::move(policy)},
       no_report_{errc::out_of_memory,
                  fmt::format("out of memory on pool {} ({}); the host has no memory for the report", config_.name,
                              config_.policy_name)} {}
@@ -30,58 +30,62 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
 pool::~pool() {
   cache_.close();
   const bool usable = device_.condition() == device_condition::usable;
-  if (usable && arena_.behind_all().owner() != idle_owner) cache_.reclaim_all();  // whose fences are the device's
+  if (usable && arena_.context_ordered_frees().owner() != idle_owner)
+    cache_.reclaim_all();  // whose fences are the device's
 }
 
-bool pool::free_to_cache(address at, const free_args& stated) noexcept {
-  if (!stated.stream) return cache_.free_by_key(at, std::nullopt, stated);
+bool pool::free_to_cache(address pointer, const free_args& stated) noexcept {
+  if (!stated.stream) return cache_.free_by_key(pointer, std::nullopt, stated);
   const stream_order& streams = arena_.streams();
-  if (streams.has_lasting_handle(*stated.stream)) return cache_.free_by_handle(at, stated);
-  return streams.key_is_known(*stated.stream) && cache_.free_by_key(at, streams.known_key(*stated.stream), stated);
+  if (streams.has_lasting_handle(*stated.stream)) return cache_.free_by_handle(pointer, stated);
+  return streams.key_is_known(*stated.stream) && cache_.free_by_key(pointer, streams.known_key(*stated.stream), stated);
 }
 
 // A capture that nobody tells of would be spoilt by the fence: under `query` such frees come by the lock.
-bool pool::free_behind_all_work(address at) noexcept {
-  if (arena_.behind_all().owner() == idle_owner || config_.stream_ids != stream_id_mode::notify) return false;
+bool pool::free_behind_all_work(address pointer) noexcept {
+  if (arena_.context_ordered_frees().owner() == idle_owner || config_.stream_ids != stream_id_mode::notify)
+    return false;
   if (device_.condition() != device_condition::usable) return false;
-  const block_cache::aside how = cache_.free_aside(at);
-  if (how != block_cache::aside::fence_due) return how == block_cache::aside::taken;
+  const block_cache::deferred how = cache_.defer_free(pointer);
+  if (how != block_cache::deferred::fence_due) return how == block_cache::deferred::taken;
   // Where something captures, a fence is recorded when memory is wanted.
-  const std::optional<fence> behind = arena_.behind_all().record();
-  if (behind && !cache_.fence_aside(*behind)) device_.drop(*behind);
+  const std::optional<fence> recorded = arena_.context_ordered_frees().record();
+  if (recorded && !cache_.attach_fence(*recorded)) device_.drop(*recorded);
   return true;
 }
 
 // A free behind all work that came by the lock: a fence is recorded behind as many of these as behind those set aside.
 void pool::fence_all_work(arena_lock& lock, std::uint64_t bytes) {
   unfenced_.bytes += bytes;
-  if (++unfenced_.frees < frees_aside::frees_a_fence && unfenced_.bytes < frees_aside::bytes_a_fence) return;
-  if (arena_.behind_all().cover(lock)) unfenced_ = {};
+  if (++unfenced_.frees < deferred_frees::frees_a_fence && unfenced_.bytes < deferred_frees::bytes_a_fence) return;
+  if (arena_.context_ordered_frees().cover(lock)) unfenced_ = {};
 }
 
-class_room pool::room_of(unsigned klass) const noexcept {
+class_usage pool::usage_of(unsigned segment_class) const noexcept {
   const heap& blocks = arena_.blocks();
-  return {.bytes = blocks.segment_bytes(klass), .free_bytes = blocks.free_bytes(klass), .paged = arena_.paged()};
+  return {.bytes = blocks.segment_bytes(segment_class),
+          .free_bytes = blocks.free_bytes(segment_class),
+          .paged = arena_.paged()};
 }
 
-void pool::thread_ends(thread_cache& c) {
+void pool::thread_ends(thread_cache& cache) {
   if (device_.condition() == device_condition::forked) return;
   const arena_lock lock{arena_.mutex()};
   statistics& counts = arena_.counts();
   ++counts.locks;
-  cache_.end(c, &counts.allocations, &counts.frees, &counts.requested_bytes);
+  cache_.end(cache, &counts.allocations, &counts.frees, &counts.requested_bytes);
 }
 
 // True where all that is known of a block fits into its owner word, so that a cache may have it.
-bool pool::is_plain(owner_id o, std::uint64_t bytes) const noexcept {
-  return o <= owner_word::most_owner && !arena_.streams()[o].is_graph &&
-         bytes <= bin_places::most_units * block_granularity;
+bool pool::is_plain(owner_id owner, std::uint64_t bytes) const noexcept {
+  return owner <= owner_word::most_owner && !arena_.streams()[owner].is_graph &&
+         bytes <= bin_index::most_units * block_granularity;
 }
 
-bool pool::cacheable(owner_id o, std::uint64_t bytes) const noexcept {
-  const stream_slot& slot = arena_.streams()[o];
-  return is_plain(o, bytes) && !arena_.streams().fences_paused() && !slot.capturing && !slot.gone &&
-         o != arena_.behind_all().owner();
+bool pool::cacheable(owner_id owner, std::uint64_t bytes) const noexcept {
+  const stream_slot& slot = arena_.streams()[owner];
+  return is_plain(owner, bytes) && !arena_.streams().fences_paused() && !slot.capturing && !slot.ended &&
+         owner != arena_.context_ordered_frees().owner();
 }
 
 status pool::open_ahead() {
@@ -90,49 +94,50 @@ status pool::open_ahead() {
   return arena_.open(lock);
 }
 
-status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_slot* refusal) {
-  const bool aligned = r.alignment <= block_granularity;
+status pool::allocate(const request& request, std::uint64_t rounded, address* begin, oom_slot* refusal) {
+  const bool aligned = request.alignment <= block_granularity;
   const stream_order& streams = arena_.streams();
   std::uint64_t key = 0;
-  if (streams.key_is_known(r.stream)) {
-    key = streams.known_key(r.stream);
+  if (streams.key_is_known(request.stream)) {
+    key = streams.known_key(request.stream);
   } else {
-    const result<std::uint64_t> asked = streams.key_of(r.stream);
+    const result<std::uint64_t> asked = streams.key_of(request.stream);
     if (!asked) return asked.why();
     key = *asked;
-    if (aligned && r.region == 0 && (*at = cache_.allocate_by_key(key, r.bytes)) != 0) return {};
+    if (aligned && request.region == 0 && (*begin = cache_.allocate_by_key(key, request.bytes)) != 0) return {};
   }
   arena_lock lock{arena_.mutex()};
   ++arena_.counts().locks;
   thread_cache* const mine = cache_.mine();
-  result<pending_request> w = arena_.prepare(r, rounded, key);
-  if (!w) return w.why();
+  result<pending_request> pending = arena_.prepare(request, rounded, key);
+  if (!pending) return pending.why();
   if (mine != nullptr) {
-    cache_.bring_aside(*mine);
-    if (aligned && cacheable(w->owner, rounded)) {
-      *at = cache_.refill(*mine, stream_of(w->owner), rounded, r.bytes);
-      if (*at != 0) {
-        note(mine, event_kind::allocated, *at, r.bytes, r.stream);
+    cache_.flush_deferred(*mine);
+    if (aligned && cacheable(pending->owner, rounded)) {
+      *begin = cache_.refill(*mine, stream_of(pending->owner), rounded, request.bytes);
+      if (*begin != 0) {
+        note(mine, event_kind::allocated, *begin, request.bytes, request.stream);
         return {};
       }
     }
   }
   cache_.return_pair(mine);
   cache_.served_below(rounded);
-  const result<block_index> i = arena_.allocate(lock, *w);
+  const result<block_index> i = arena_.allocate(lock, *pending);
   if (!i) return i.why();
-  if (*i == no_block) return out_of_memory(lock, r, *w, refusal);
-  *at = hand_out(*i, w->owner, r.bytes);
-  note(mine, event_kind::allocated, *at, r.bytes, r.stream);
+  if (*i == no_block) return out_of_memory(lock, request, *pending, refusal);
+  *begin = hand_out(*i, pending->owner, request.bytes);
+  note(mine, event_kind::allocated, *begin, request.bytes, request.stream);
   return {};
 }
 
-status pool::out_of_memory(arena_lock& lock, const request& r, const pending_request& w, oom_slot* refusal) {
+status pool::out_of_memory(arena_lock& lock, const request& request, const pending_request& pending,
+                           oom_slot* refusal) {
   ++arena_.counts().out_of_memory;
   try {
     oom_report local;
-    local.requested_bytes = r.bytes;
-    arena_.explain(w, &local);
+    local.requested_bytes = request.bytes;
+    arena_.explain(pending, &local);
     {
       const auto stopped = cache_.stop();
       local.pool_statistics = stats_of_stopped();
@@ -142,8 +147,9 @@ status pool::out_of_memory(arena_lock& lock, const request& r, const pending_req
     for (const flight_event& each : arena_.flight().latest(oom_report::most_events)) {
       local.recent_events.push_back(to_string(each, now_ns));
     }
-    arena_.note(slow_event::request_refused, w.bytes);
-    note(cache_.mine(), event_kind::refused, reachable_bytes(local), std::min(r.bytes, most_recorded_bytes), r.stream);
+    arena_.note(slow_event::request_refused, pending.bytes);
+    note(cache_.mine(), event_kind::refused, reachable_bytes(local), std::min(request.bytes, most_recorded_bytes),
+         request.stream);
     status failed{errc::out_of_memory, local.headline()};
     if (refusal != nullptr) *refusal = std::make_unique<oom_report>(std::move(local));
     return failed;
@@ -152,15 +158,15 @@ status pool::out_of_memory(arena_lock& lock, const request& r, const pending_req
   }
 }
 
-address pool::hand_out(block_index i, owner_id o, std::uint64_t requested_bytes) {
-  const block& b = arena_.blocks().at(i);
-  const owner_word word = is_plain(o, b.bytes) ? owner_word::plain(b.bytes, requested_bytes, o)
-                                               : owner_word::needs_lock(b.bytes - requested_bytes);
+address pool::hand_out(block_index index, owner_id owner, std::uint64_t requested_bytes) {
+  const block& b = arena_.blocks().at(index);
+  const owner_word word = is_plain(owner, b.bytes) ? owner_word::plain(b.bytes, requested_bytes, owner)
+                                                   : owner_word::needs_lock(b.bytes - requested_bytes);
   try {
-    cache_.insert(b.begin, i, word);
+    cache_.insert(b.begin, index, word);
   } catch (const std::bad_alloc&) {  // nobody ever had the block
-    arena_.given_up(i, o);
-    arena_.free_block(i, o);
+    arena_.transfer_ownership(index, owner);
+    arena_.free_block(index, owner);
     throw;
   }
   ++arena_.counts().allocations;
@@ -170,117 +176,118 @@ address pool::hand_out(block_index i, owner_id o, std::uint64_t requested_bytes)
 }
 
 // What an address that is no live block's is.
-status pool::why_not_live(address at, const pointer_map::lookup& seen) const {
+status pool::why_not_live(address pointer, const pointer_map::lookup& seen) const {
   const bool cached = seen.word().held_by() == holder::cache;
-  const block_index in = cached ? cache_.pointers().block_of(seen.at) : arena_.blocks().containing(at);
-  if (in == no_block) return {errc::unknown_pointer, fmt::format("{:#x} is not a block of pool {}", at, config_.name)};
-  const block& b = arena_.blocks().at(in);
-  if (b.state != block_state::live || held_as(in).held_by() == holder::cache) {
-    return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
+  const block_index index = cached ? cache_.pointers().block_of(seen.index) : arena_.blocks().containing(pointer);
+  if (index == no_block)
+    return {errc::unknown_pointer, fmt::format("{:#x} is not a block of pool {}", pointer, config_.name)};
+  const block& b = arena_.blocks().at(index);
+  if (b.state != block_state::live || held_as(index).held_by() == holder::cache) {
+    return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", pointer, config_.name)};
   }
   return {errc::unknown_pointer,
-          fmt::format("{:#x} lies inside a block of pool {}, which begins at {:#x}", at, config_.name, b.begin)};
+          fmt::format("{:#x} lies inside a block of pool {}, which begins at {:#x}", pointer, config_.name, b.begin)};
 }
 
-status pool::refuse_free(address at, const pointer_map::lookup& seen) {
-  status why = why_not_live(at, seen);
+status pool::refuse_free(address pointer, const pointer_map::lookup& seen) {
+  status why = why_not_live(pointer, seen);
   if (why.code() == errc::double_free) ++arena_.counts().misuses;
   return why;
 }
 
-cached_stream pool::stream_of(owner_id o) const noexcept {
-  const stream_slot& slot = arena_.streams()[o];
-  return {o, slot.key, slot.stream};
+cached_stream pool::stream_of(owner_id owner) const noexcept {
+  const stream_slot& slot = arena_.streams()[owner];
+  return {owner, slot.key, slot.stream};
 }
 
 // The driver leaves it undefined to ask a handle that is destroyed, and a stated free often comes when its stream is
 // gone. So the handle is looked up first: in the block's own slot, then among the streams known so far, and not at all
 // for another pool's block. A handle that was reused is then the former stream's, and the block waits for a fence.
-result<std::uint64_t> pool::key_of_stated(address at, stream_ref s) {
+result<std::uint64_t> pool::key_of_stated(address pointer, stream_ref stream) {
   const stream_order& streams = arena_.streams();
-  if (streams.has_lasting_handle(s)) {
+  if (streams.has_lasting_handle(stream)) {
     const arena_lock lock{arena_.mutex()};
-    const pointer_map::lookup seen = cache_.pointers().find(at);
-    if (seen.word().held_by() != holder::program) return refuse_free(at, seen);
-    const stream_slot& own = streams[arena_.blocks().at(cache_.pointers().block_of(seen.at)).owner];
-    if (own.stream == s) return own.is_graph ? own.origin_key : own.key;
-    if (const std::optional<std::uint64_t> known = streams.key_of_handle(s)) return *known;
+    const pointer_map::lookup seen = cache_.pointers().find(pointer);
+    if (seen.word().held_by() != holder::program) return refuse_free(pointer, seen);
+    const stream_slot& own = streams[arena_.blocks().at(cache_.pointers().block_of(seen.index)).owner];
+    if (own.stream == stream) return own.is_graph ? own.origin_key : own.key;
+    if (const std::optional<std::uint64_t> known = streams.key_of_handle(stream)) return *known;
   }
-  return streams.key_of(s);
+  return streams.key_of(stream);
 }
 
-status pool::release_block(address at, const free_args& stated) {
+status pool::release_block(address pointer, const free_args& stated) {
   const stream_order& streams = arena_.streams();
   std::uint64_t key = 0;
   if (stated.stream) {
-    const result<std::uint64_t> k = key_of_stated(at, *stated.stream);
+    const result<std::uint64_t> k = key_of_stated(pointer, *stated.stream);
     if (!k) return k.why();
     key = *k;
     const bool was_tried = streams.key_is_known(*stated.stream) || streams.has_lasting_handle(*stated.stream);
-    if (!was_tried && cache_.free_by_key(at, key, stated)) return {};
+    if (!was_tried && cache_.free_by_key(pointer, key, stated)) return {};
   }
   arena_lock lock{arena_.mutex()};
   statistics& counts = arena_.counts();
   ++counts.locks;
-  const pointer_map::lookup seen = cache_.pointers().find(at);
+  const pointer_map::lookup seen = cache_.pointers().find(pointer);
   const owner_word held = seen.word();
-  if (held.held_by() != holder::program) return refuse_free(at, seen);
-  const block_index i = cache_.pointers().block_of(seen.at);
+  if (held.held_by() != holder::program) return refuse_free(pointer, seen);
+  const block_index i = cache_.pointers().block_of(seen.index);
   const block& b = arena_.blocks().at(i);
   const std::uint64_t requested = b.bytes - held.slack_bytes();
   if (stated.bytes && *stated.bytes != requested) {
     ++counts.misuses;
     return {errc::wrong_size,
-            fmt::format("{:#x} was allocated with {} bytes and is freed with {}", at, requested, *stated.bytes)};
+            fmt::format("{:#x} was allocated with {} bytes and is freed with {}", pointer, requested, *stated.bytes)};
   }
   thread_cache* const mine = cache_.mine();  // not before: a refused free changes nothing
   cache_.return_pair(mine);
   // A stream that is seen for the first time takes host memory: where there is none, the block is still live.
-  const owner_id o = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
-  if (!seen.of->change(held, held.cached())) {  // another thread frees it at this moment
+  const owner_id owner = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
+  if (!seen.slot->change(held, held.cached())) {  // another thread frees it at this moment
     ++counts.misuses;
-    return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
+    return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", pointer, config_.name)};
   }
   // From here on nothing takes host memory that can fail.
-  if (config_.before_free) config_.before_free(at, requested, streams[o].stream);
-  note(mine, event_kind::freed, at, requested, streams[o].stream);
+  if (config_.before_free) config_.before_free(pointer, requested, streams[owner].stream);
+  note(mine, event_kind::freed, pointer, requested, streams[owner].stream);
   ++counts.frees;
   counts.requested_bytes -= requested;
-  arena_.given_up(i, o);
+  arena_.transfer_ownership(i, owner);
   if (arena_.has_uses(i)) {
-    cache_.pointers().erase(seen.at);
-    arena_.free_behind_uses(lock, i, o);
+    cache_.pointers().erase(seen.index);
+    arena_.free_behind_uses(lock, i, owner);
   } else {
-    const bool kept =
-        mine != nullptr && cacheable(o, b.bytes) && cache_.keep(*mine, seen.at, stream_of(o), b.bytes, b.klass);
-    if (!kept) cache_.return_block(seen.at, o);
+    const bool kept = mine != nullptr && cacheable(owner, b.bytes) &&
+                      cache_.keep(*mine, seen.index, stream_of(owner), b.bytes, b.segment_class);
+    if (!kept) cache_.return_block(seen.index, owner);
   }
-  if (o == arena_.behind_all().owner()) {
+  if (owner == arena_.context_ordered_frees().owner()) {
     fence_all_work(lock, requested);
   } else if (stated.stream) {
-    arena_.stream_named(lock, o, key, false);
+    arena_.stream_named(lock, owner, key, false);
   }
   return {};
 }
 
-status pool::record_use(address at, stream_ref s) {
-  const result<std::uint64_t> key = key_of(s);
+status pool::record_use(address pointer, stream_ref stream) {
+  const result<std::uint64_t> key = key_of(stream);
   if (!key) return key.why();
   arena_lock lock{arena_.mutex()};
   ++arena_.counts().locks;
-  pointer_map::lookup seen = cache_.pointers().find(at);
+  pointer_map::lookup seen = cache_.pointers().find(pointer);
   if (seen.word().held_by() == holder::nobody) {  // inside a block, maybe
-    const block_index around = arena_.blocks().containing(at);
+    const block_index around = arena_.blocks().containing(pointer);
     if (around != no_block) seen = cache_.pointers().find(arena_.blocks().at(around).begin);
   }
   owner_word held = seen.word();
-  if (held.held_by() != holder::program) return not_in_live_block(at);
-  const block_index i = cache_.pointers().block_of(seen.at);
-  const owner_id user = arena_.prepare_use(i, s, *key);
+  if (held.held_by() != holder::program) return not_in_live_block(pointer);
+  const block_index i = cache_.pointers().block_of(seen.index);
+  const owner_id user = arena_.prepare_use(i, stream, *key);
   if (user == idle_owner) return {};
   // From here on its free comes by the lock, unless it is under way already.
-  while (held.plainly_live() && !seen.of->change(held, held.marked_needs_lock())) held = seen.of->read();
-  if (held.held_by() != holder::program) return not_in_live_block(at);
+  while (held.plainly_live() && !seen.slot->change(held, held.marked_needs_lock())) held = seen.slot->read();
+  if (held.held_by() != holder::program) return not_in_live_block(pointer);
   arena_.add_use(i, user);
   arena_.stream_named(lock, user, *key, true);
   return {};
@@ -294,22 +301,22 @@ trim_result pool::trim(std::uint64_t bytes) {
 
 void pool::set_limit(std::uint64_t limit_bytes) {
   const arena_lock lock{arena_.mutex()};
-  arena_.cap().set_limit(limit_bytes);
+  arena_.pool_budget().set_limit(limit_bytes);
   arena_.note(slow_event::limit_set, limit_bytes);
   arena_.mutex().begin_generation();  // a request that waits may fit now
 }
 
 limit_result pool::keep_limit(std::uint64_t limit_bytes) {
-  limit_result out;
-  const std::uint64_t held = arena_.cap().reserved();
-  if (held > limit_bytes) out.trimmed = trim(held - limit_bytes);
+  limit_result outcome;
+  const std::uint64_t held = arena_.pool_budget().reserved();
+  if (held > limit_bytes) outcome.trimmed = trim(held - limit_bytes);
   const arena_lock lock{arena_.mutex()};
-  out.limit_bytes = limit_bytes;
-  out.reserved_bytes = arena_.cap().reserved();
-  out.over_bytes = out.reserved_bytes > limit_bytes ? out.reserved_bytes - limit_bytes : 0;
+  outcome.limit_bytes = limit_bytes;
+  outcome.reserved_bytes = arena_.pool_budget().reserved();
+  outcome.over_bytes = outcome.reserved_bytes > limit_bytes ? outcome.reserved_bytes - limit_bytes : 0;
   const auto stopped = cache_.stop();
-  out.live_bytes = stats_of_stopped().live_bytes;
-  return out;
+  outcome.live_bytes = stats_of_stopped().live_bytes;
+  return outcome;
 }
 
 }  // namespace gpumem

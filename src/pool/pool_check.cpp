@@ -7,13 +7,13 @@
 namespace gpumem {
 
 // The slot of any block that the heap knows; nobody's where the heap has it.
-owner_word pool::held_as(block_index i) const noexcept {
-  if (i == no_block || arena_.blocks().at(i).state != block_state::live) return {};
-  return cache_.pointers().find(arena_.blocks().at(i).begin).word();
+owner_word pool::held_as(block_index index) const noexcept {
+  if (index == no_block || arena_.blocks().at(index).state != block_state::live) return {};
+  return cache_.pointers().find(arena_.blocks().at(index).begin).word();
 }
 
-status pool::not_in_live_block(address at) const {
-  return {errc::unknown_pointer, fmt::format("{:#x} is not in a live block of pool {}", at, config_.name)};
+status pool::not_in_live_block(address pointer) const {
+  return {errc::unknown_pointer, fmt::format("{:#x} is not in a live block of pool {}", pointer, config_.name)};
 }
 
 void pool::count_misuse() {
@@ -21,16 +21,16 @@ void pool::count_misuse() {
   ++arena_.counts().misuses;
 }
 
-bool pool::contains(address at) const {
+bool pool::contains(address pointer) const {
   const arena_lock lock{arena_.mutex()};
-  return arena_.blocks().containing(at) != no_block;
+  return arena_.blocks().containing(pointer) != no_block;
 }
 
-result<block_info> pool::describe(address at) const {
+result<block_info> pool::describe(address pointer) const {
   const arena_lock lock{arena_.mutex()};
-  const block_index i = arena_.blocks().containing(at);
+  const block_index i = arena_.blocks().containing(pointer);
   const owner_word held = held_as(i);
-  if (held.held_by() != holder::program) return not_in_live_block(at);
+  if (held.held_by() != holder::program) return not_in_live_block(pointer);
   const block& b = arena_.blocks().at(i);
   const heap_segment& s = arena_.blocks().segments()[b.segment];
   return block_info{.begin = b.begin,
@@ -66,8 +66,8 @@ statistics pool::stats_of_stopped() const {
 std::vector<segment_view> pool::segments() const {
   const arena_lock lock{arena_.mutex()};
   const auto stopped = cache_.stop();
-  std::vector<segment_view> out = arena_.segments();
-  for (segment_view& segment : out) {
+  std::vector<segment_view> views = arena_.segments();
+  for (segment_view& segment : views) {
     for (block_view& b : segment.blocks) {
       if (b.is != block_view::state::live) continue;
       const owner_word held = cache_.pointers().find(b.begin).word();
@@ -77,20 +77,20 @@ std::vector<segment_view> pool::segments() const {
         b.is = block_view::state::cached;
     }
   }
-  return out;
+  return views;
 }
 
 pool_history pool::history() const {
-  pool_history out;
+  pool_history dump;
   std::vector<history_block> live_now;
   {
     const arena_lock lock{arena_.mutex()};
     const auto stopped = cache_.stop();
-    out.noted = cache_.history().noted();
-    out.events = cache_.history().latest();
+    dump.noted = cache_.history().noted();
+    dump.events = cache_.history().latest();
     for (const heap_segment& segment : arena_.blocks().segments()) {
       if (segment.bytes == 0) continue;
-      for (block_index i = segment.first; i != no_block; i = arena_.blocks().at(i).above) {
+      for (block_index i = segment.first; i != no_block; i = arena_.blocks().at(i).next) {
         const owner_word held = held_as(i);
         if (held.held_by() != holder::program) continue;
         const block& b = arena_.blocks().at(i);
@@ -98,8 +98,8 @@ pool_history pool::history() const {
       }
     }
   }
-  out.live_before = live_before(out.events, std::move(live_now));
-  return out;
+  dump.live_before = live_before(dump.events, std::move(live_now));
+  return dump;
 }
 
 std::vector<flight_event> pool::flight() const {
@@ -109,7 +109,7 @@ std::vector<flight_event> pool::flight() const {
 
 void pool::reset_peak_reserved() {
   const arena_lock lock{arena_.mutex()};
-  arena_.counts().peak_reserved_bytes = arena_.cap().reserved();
+  arena_.counts().peak_reserved_bytes = arena_.pool_budget().reserved();
 }
 
 status pool::check() const {
@@ -121,25 +121,27 @@ status pool::check() const {
 }
 
 // Every block that is out is found by its address, in the state that its owner word says.
-status pool::check_blocks(const statistics& s) const {
-  const auto broken = [this](std::string_view what, std::uint64_t a, std::uint64_t b) {
-    return status{errc::corrupt, fmt::format("pool {}: {}: {} and {}", config_.name, what, a, b)};
+status pool::check_blocks(const statistics& figures) const {
+  const auto broken = [this](std::string_view message, std::uint64_t first_value, std::uint64_t second_value) {
+    return status{errc::corrupt,
+                  fmt::format("pool {}: {}: {} and {}", config_.name, message, first_value, second_value)};
   };
   const heap& blocks = arena_.blocks();
   const pointer_map& pointers = cache_.pointers();
   if (pointers.size() != blocks.totals().live_blocks)
     return broken("pointer slots and blocks out of the heap differ", pointers.size(), blocks.totals().live_blocks);
-  if (s.requested_bytes > s.live_bytes) return broken("more requested than live", s.requested_bytes, s.live_bytes);
+  if (figures.requested_bytes > figures.live_bytes)
+    return broken("more requested than live", figures.requested_bytes, figures.live_bytes);
   std::uint64_t requested = 0;
   std::uint64_t cached = 0;
   for (const heap_segment& segment : blocks.segments()) {
     if (segment.bytes == 0) continue;
-    for (block_index i = segment.first; i != no_block; i = blocks.at(i).above) {
+    for (block_index i = segment.first; i != no_block; i = blocks.at(i).next) {
       const block& b = blocks.at(i);
       if (b.state != block_state::live) continue;
       const pointer_map::lookup seen = pointers.find(b.begin);
       const owner_word held = seen.word();
-      if (held.held_by() == holder::nobody || pointers.block_of(seen.at) != i)
+      if (held.held_by() == holder::nobody || pointers.block_of(seen.index) != i)
         return broken("a live block that its address does not find", b.begin, i);
       const bool sized = held.plainly_live() || held.held_by() == holder::cache;
       if (sized && held.bytes() != b.bytes)
@@ -150,21 +152,24 @@ status pool::check_blocks(const statistics& s) const {
         cached += b.bytes;
     }
   }
-  if (requested != s.requested_bytes) return broken("requested bytes and their sum", s.requested_bytes, requested);
-  if (cached != s.thread_cached_bytes) return broken("cached bytes and their sum", s.thread_cached_bytes, cached);
+  if (requested != figures.requested_bytes)
+    return broken("requested bytes and their sum", figures.requested_bytes, requested);
+  if (cached != figures.thread_cached_bytes)
+    return broken("cached bytes and their sum", figures.thread_cached_bytes, cached);
   return {};
 }
 
 // Every block in a bin or in the depot is a cache's, has the bin's size and the stream's owner.
 status pool::check_caches() const {
   status first;
-  cache_.for_each_held([&](slot_index held, std::uint32_t units, owner_id o) GPUMEM_UNDER_LOCK {
+  cache_.for_each_held([&](slot_index held, std::uint32_t units, owner_id owner) GPUMEM_UNDER_LOCK {
     const owner_word w = cache_.pointers()[held].read();
     const block& b = arena_.blocks().at(cache_.pointers().block_of(held));
-    if (!first.ok() || (w.held_by() == holder::cache && w.units() == units && w.owner() == o && b.owner == o)) return;
+    if (!first.ok() || (w.held_by() == holder::cache && w.units() == units && w.owner() == owner && b.owner == owner))
+      return;
     first = {errc::corrupt,
              fmt::format("pool {}: a cache holds {:#x}, which is not its own: owner word {:#x}, owner {}", config_.name,
-                         b.begin, w.bits(), o)};
+                         b.begin, w.bits(), owner)};
   });
   return first;
 }

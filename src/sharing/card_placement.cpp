@@ -10,13 +10,13 @@
 namespace gpumem {
 namespace {
 
-std::string free_text(const card_state& c) {
-  return c.memory_known ? format_bytes(c.free_bytes) + " free" : "free memory not known";
+std::string free_text(const card_state& card) {
+  return card.memory_known ? format_bytes(card.free_bytes) + " free" : "free memory not known";
 }
 
-std::string state_text(const card_state& c) {
-  if (!c.known) return "its use is not known";
-  return fmt::format("{} processes, {} % busy, {}", c.processes, c.busy_percent, free_text(c));
+std::string state_text(const card_state& card) {
+  if (!card.known) return "its use is not known";
+  return fmt::format("{} processes, {} % busy, {}", card.processes, card.busy_percent, free_text(card));
 }
 
 class chooser {
@@ -24,13 +24,13 @@ class chooser {
   explicit chooser(std::span<const card_state> visible) : visible_{visible} {}
 
   [[nodiscard]] bool taken(std::size_t card) const {
-    return std::find(out.cards.begin(), out.cards.end(), card) != out.cards.end();
+    return std::find(chosen.cards.begin(), chosen.cards.end(), card) != chosen.cards.end();
   }
   void take(std::size_t card, std::string note, std::optional<unsigned> place = std::nullopt) {
-    out.cards.push_back(card);
-    out.places.push_back(place);
-    out.notes.push_back(
-        fmt::format("device {} is {} ({}): {}", out.cards.size() - 1, visible_[card].uuid, visible_[card].name, note));
+    chosen.cards.push_back(card);
+    chosen.places.push_back(place);
+    chosen.notes.push_back(fmt::format("device {} is {} ({}): {}", chosen.cards.size() - 1, visible_[card].uuid,
+                                       visible_[card].name, note));
   }
 
   /// Takes the best remaining card; false if none is left. A card in use without a lease counts as having another
@@ -51,7 +51,7 @@ class chooser {
     return true;
   }
 
-  placement out;
+  placement chosen;
 
  private:
   std::span<const card_state> visible_;
@@ -72,14 +72,15 @@ looked_up look_up(std::span<const card_state> visible, const std::string& name) 
                               ? fmt::format("card {} does not exist: no GPU is visible", name)
                               : fmt::format("card {} does not exist; expected 0 to {}", name, visible.size() - 1)};
   }
-  looked_up out;
+  looked_up found;
   for (std::size_t i = 0; i < visible.size(); ++i) {
     if (!visible[i].uuid.starts_with(name)) continue;
-    if (out.card) return {std::nullopt, fmt::format("{} names more than one visible card; expected more of it", name)};
-    out.card = i;
+    if (found.card)
+      return {std::nullopt, fmt::format("{} names more than one visible card; expected more of it", name)};
+    found.card = i;
   }
-  if (!out.card) out.wrong = fmt::format("no visible card is {}; `gpumem devices` lists them", name);
-  return out;
+  if (!found.card) found.wrong = fmt::format("no visible card is {}; `gpumem devices` lists them", name);
+  return found;
 }
 
 }  // namespace
@@ -94,7 +95,7 @@ result<placement> place_on_cards(const device_choice& asked, std::span<const car
       for (std::size_t i = 0; i < visible.size(); ++i) choose.take(i, "visible");
       break;
     case device_choice::kind::none:
-      choose.out.notes.emplace_back("no device: GPUMEM_DEVICES is empty");
+      choose.chosen.notes.emplace_back("no device: GPUMEM_DEVICES is empty");
       break;
     case device_choice::kind::named: {
       std::vector<std::string> missing;
@@ -108,18 +109,19 @@ result<placement> place_on_cards(const device_choice& asked, std::span<const car
       }
       for (const std::string& wrong : missing) {  // after all existing cards are placed
         const bool replaced = choose.take_best();
-        choose.out.warnings.push_back(fmt::format(
-            "GPUMEM_DEVICES={}: {}: {}", asked.to_string(), wrong,
-            replaced ? fmt::format("{} is used instead", visible[choose.out.cards.back()].uuid) : "nothing instead"));
+        choose.chosen.warnings.push_back(
+            fmt::format("GPUMEM_DEVICES={}: {}: {}", asked.to_string(), wrong,
+                        replaced ? fmt::format("{} is used instead", visible[choose.chosen.cards.back()].uuid)
+                                 : "nothing instead"));
       }
       break;
     }
     case device_choice::kind::automatic: {
-      const bool known = std::any_of(visible.begin(), visible.end(), [](const card_state& c) { return c.known; });
+      const bool known = std::any_of(visible.begin(), visible.end(), [](const card_state& card) { return card.known; });
       if (!known && !visible.empty()) {
         const std::string why = "nobody tells what the cards are doing (NVML)";
         if (!soft) return refused(why + "; expected cards by name, or GPUMEM_SOFT_PLACEMENT=1 to go without");
-        choose.out.warnings.push_back(fmt::format("GPUMEM_DEVICES={}: {}", asked.to_string(), why));
+        choose.chosen.warnings.push_back(fmt::format("GPUMEM_DEVICES={}: {}", asked.to_string(), why));
       }
       unsigned got = 0;
       while (got < asked.count && choose.take_best()) ++got;
@@ -127,11 +129,11 @@ result<placement> place_on_cards(const device_choice& asked, std::span<const car
       const std::string why = fmt::format("{} visible, {} asked; expected auto or auto:N with N cards that are there",
                                           visible.size(), asked.count);
       if (!soft) return refused(why);
-      choose.out.warnings.push_back(fmt::format("GPUMEM_DEVICES={}: {}", asked.to_string(), why));
+      choose.chosen.warnings.push_back(fmt::format("GPUMEM_DEVICES={}: {}", asked.to_string(), why));
       break;
     }
   }
-  return std::move(choose.out);
+  return std::move(choose.chosen);
 }
 
 }  // namespace gpumem

@@ -21,9 +21,9 @@ bool holds_memory(const gpu_usage& card, std::optional<std::uint64_t> idle_bytes
 }  // namespace
 
 std::vector<card> cards_of(std::span<const gpu_usage> usage) {
-  std::vector<card> out;
+  std::vector<card> cards;
   for (const gpu_usage& u : usage) {
-    card& c = out.emplace_back();
+    card& c = cards.emplace_back();
     c.uuid = u.uuid;
     c.name = u.name;
     c.pci_bus_id = u.pci_bus_id;
@@ -31,37 +31,37 @@ std::vector<card> cards_of(std::span<const gpu_usage> usage) {
     c.mig = u.mig;
     for (const gpu_instance& i : u.instances) c.instances.push_back(i.uuid);
   }
-  return out;
+  return cards;
 }
 
 card_state state_of(std::span<const gpu_usage> usage, std::string_view uuid, std::optional<std::uint64_t> idle_bytes) {
-  card_state out;
-  out.uuid = uuid;
+  card_state state;
+  state.uuid = uuid;
   for (const gpu_usage& u : usage) {
     if (bare_uuid(u.uuid) == bare_uuid(uuid)) {
-      out.name = u.name;
-      out.total_bytes = u.total_bytes;
-      out.free_bytes = u.free_bytes;
-      out.processes = u.processes.size();
-      out.busy_percent = u.busy_percent.value_or(0);
-      out.holds_memory = holds_memory(u, idle_bytes);
-      out.memory_known = u.measured_by != memory_source::unknown;
-      out.known = true;
-      return out;
+      state.name = u.name;
+      state.total_bytes = u.total_bytes;
+      state.free_bytes = u.free_bytes;
+      state.processes = u.processes.size();
+      state.busy_percent = u.busy_percent.value_or(0);
+      state.holds_memory = holds_memory(u, idle_bytes);
+      state.memory_known = u.measured_by != memory_source::unknown;
+      state.known = true;
+      return state;
     }
     for (const gpu_instance& i : u.instances) {
       if (bare_uuid(i.uuid) != bare_uuid(uuid)) continue;
       // NVML lists processes by card only, so used memory tells whether an instance is in use.
       const std::uint64_t held_by_nobody = idle_bytes.value_or(std::uint64_t{64} << 20);
-      out.name = u.name + " (MIG)";
-      out.total_bytes = i.total_bytes;
-      out.free_bytes = i.free_bytes;
-      out.processes = i.used_bytes > held_by_nobody ? 1 : 0;
-      out.known = true;
-      return out;
+      state.name = u.name + " (MIG)";
+      state.total_bytes = i.total_bytes;
+      state.free_bytes = i.free_bytes;
+      state.processes = i.used_bytes > held_by_nobody ? 1 : 0;
+      state.known = true;
+      return state;
     }
   }
-  return out;
+  return state;
 }
 
 }  // namespace gpumem

@@ -16,10 +16,10 @@ std::string child_answer(const std::function<std::string()>& tell) {
   if (child == 0) {
     ::close(ends[0]);
     const std::string text = tell();
-    for (std::size_t at = 0; at < text.size();) {
-      const ssize_t written = ::write(ends[1], text.data() + at, text.size() - at);
+    for (std::size_t offset = 0; offset < text.size();) {
+      const ssize_t written = ::write(ends[1], text.data() + offset, text.size() - offset);
       if (written <= 0) break;
-      at += static_cast<std::size_t>(written);
+      offset += static_cast<std::size_t>(written);
     }
     std::_Exit(0);
   }

@@ -244,12 +244,12 @@ result<std::vector<card_claim>> claim_table::look(const std::string& named) {
 }
 
 std::vector<card_claim> claim_table::others(const held_claims& own) const {
-  std::vector<card_claim> out;
+  std::vector<card_claim> claims;
   for (const found_row& row : rows_) {
     const bool is_own = row.in_own_file && std::find(own.rows_.begin(), own.rows_.end(), row.index) != own.rows_.end();
-    if (!is_own) out.push_back(row.claim);
+    if (!is_own) claims.push_back(row.claim);
   }
-  return out;
+  return claims;
 }
 
 result<owned_fd> claim_table::open_own_file() const {

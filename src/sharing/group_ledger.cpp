@@ -353,16 +353,16 @@ std::uint64_t group_ledger::held_by_others() noexcept {
 
 group_ledger::measured_memory group_ledger::measured() noexcept {
   const mutex_lock threads{mutex_};
-  measured_memory out{.bytes = measured_bytes_, .members = 1};
+  measured_memory total{.bytes = measured_bytes_, .members = 1};
   ledger_file all;
   const file_guard guard{file_.get()};
-  if (!guard.held() || !here() || !read_whole(&all)) return out;
+  if (!guard.held() || !here() || !read_whole(&all)) return total;
   for (std::size_t i = 0; i < most_members; ++i) {
     if (i == row_ || !byte_locked(file_.get(), lock_of(i))) continue;
-    out.bytes += all.rows[i].measured_units * measured_unit;
-    ++out.members;
+    total.bytes += all.rows[i].measured_units * measured_unit;
+    ++total.members;
   }
-  return out;
+  return total;
 }
 
 std::uint64_t group_ledger::held() noexcept {
@@ -373,16 +373,17 @@ std::uint64_t group_ledger::held() noexcept {
 }
 
 std::vector<group_ledger::member> group_ledger::members() {
-  std::vector<member> out;
+  std::vector<member> found;
   const mutex_lock threads{mutex_};
   ledger_file all;
   const file_guard guard{file_.get()};
-  if (!guard.held() || !here() || !read_whole(&all)) return out;
+  if (!guard.held() || !here() || !read_whole(&all)) return found;
   for (std::size_t i = 0; i < most_members; ++i) {
     const ledger_row& row = all.rows[i];
-    if (row.bytes != 0 && (i == row_ || byte_locked(file_.get(), lock_of(i)))) out.push_back({row.process, row.bytes});
+    if (row.bytes != 0 && (i == row_ || byte_locked(file_.get(), lock_of(i))))
+      found.push_back({row.process, row.bytes});
   }
-  return out;
+  return found;
 }
 
 }  // namespace gpumem

@@ -22,11 +22,11 @@ constexpr mode_t of_owner = 0700;
 constexpr mode_t file_mode = 0600;
 constexpr mode_t of_others = 0077;
 
-struct flock range(short type, long at) noexcept {
+struct flock range(short type, long offset) noexcept {
   struct flock out {};
   out.l_type = type;
   out.l_whence = SEEK_SET;
-  out.l_start = at;
+  out.l_start = offset;
   out.l_len = 1;
   return out;
 }
@@ -138,18 +138,18 @@ void close_shared(owned_fd fd) {
   if (known) ::close(number);
 }
 
-bool lock_byte(int fd, long at) noexcept {
-  struct flock lock = range(F_WRLCK, at);
+bool lock_byte(int fd, long offset) noexcept {
+  struct flock lock = range(F_WRLCK, offset);
   return ::fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
-void unlock_byte(int fd, long at) noexcept {
-  struct flock lock = range(F_UNLCK, at);
+void unlock_byte(int fd, long offset) noexcept {
+  struct flock lock = range(F_UNLCK, offset);
   static_cast<void>(::fcntl(fd, F_OFD_SETLK, &lock));
 }
 
-bool byte_locked(int fd, long at) noexcept {
-  struct flock lock = range(F_WRLCK, at);
+bool byte_locked(int fd, long offset) noexcept {
+  struct flock lock = range(F_WRLCK, offset);
   return ::fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 

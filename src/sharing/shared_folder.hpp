@@ -27,10 +27,10 @@ void close_shared(owned_fd fd);
 
 /// Locks one byte of a file for this descriptor. The kernel unlocks it when the last process with the descriptor ends.
 /// False if another descriptor holds the lock.
-bool lock_byte(int fd, long at) noexcept;
-void unlock_byte(int fd, long at) noexcept;
+bool lock_byte(int fd, long offset) noexcept;
+void unlock_byte(int fd, long offset) noexcept;
 /// Whether another descriptor holds the lock.
-bool byte_locked(int fd, long at) noexcept;
+bool byte_locked(int fd, long offset) noexcept;
 /// Whether another descriptor holds a lock on any byte.
 bool any_byte_locked(int fd) noexcept;
 

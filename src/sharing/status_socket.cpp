@@ -50,9 +50,9 @@ union descriptor_message {
 };
 
 /// As `recv`; stores the descriptor that comes with the bytes, if `passed` is not null.
-ssize_t receive(int fd, char* into, std::size_t bytes, owned_fd* passed) {
-  if (passed == nullptr) return ::recv(fd, into, bytes, 0);
-  iovec part{.iov_base = into, .iov_len = bytes};
+ssize_t receive(int fd, char* buffer, std::size_t bytes, owned_fd* passed) {
+  if (passed == nullptr) return ::recv(fd, buffer, bytes, 0);
+  iovec part{.iov_base = buffer, .iov_len = bytes};
   descriptor_message control{};
   msghdr message{};
   message.msg_iov = &part;
@@ -63,9 +63,9 @@ ssize_t receive(int fd, char* into, std::size_t bytes, owned_fd* passed) {
   const cmsghdr* const first = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
   if (first == nullptr || first->cmsg_level != SOL_SOCKET || first->cmsg_type != SCM_RIGHTS) return got;
   const std::size_t end = first->cmsg_len - CMSG_LEN(0);  // the space is aligned, so two may fit: the last one counts
-  for (std::size_t at = 0; at + sizeof(int) <= end; at += sizeof(int)) {
+  for (std::size_t offset = 0; offset + sizeof(int) <= end; offset += sizeof(int)) {
     int number = -1;
-    std::memcpy(&number, CMSG_DATA(first) + at, sizeof number);
+    std::memcpy(&number, CMSG_DATA(first) + offset, sizeof number);
     *passed = owned_fd{number};
   }
   return got;
@@ -91,7 +91,7 @@ bool send_with_descriptor(int fd, std::string_view bytes, int passed) {
 
 /// Reads until the other side hangs up or the time is over; the text is complete only in the first case.
 std::optional<std::string> read_all(int fd, std::chrono::steady_clock::time_point until, owned_fd* passed = nullptr) {
-  std::string out;
+  std::string text;
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
     pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
@@ -99,9 +99,9 @@ std::optional<std::string> read_all(int fd, std::chrono::steady_clock::time_poin
     char part[4096];
     const ssize_t got = receive(fd, part, sizeof part, passed);
     if (got < 0) return std::nullopt;
-    if (got == 0) return out;
-    if (out.size() > longest_answer) return std::nullopt;
-    out.append(part, static_cast<std::size_t>(got));
+    if (got == 0) return text;
+    if (text.size() > longest_answer) return std::nullopt;
+    text.append(part, static_cast<std::size_t>(got));
   }
 }
 
@@ -187,58 +187,61 @@ void status_socket::serve() noexcept {
     const timeval patience{.tv_sec = 1, .tv_usec = 0};
     static_cast<void>(::setsockopt(asker.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience));
     const std::string text = answer(asker.get());
-    for (std::size_t at = 0; at < text.size();) {
-      const ssize_t sent = ::send(asker.get(), text.data() + at, text.size() - at, MSG_NOSIGNAL);
+    for (std::size_t offset = 0; offset < text.size();) {
+      const ssize_t sent = ::send(asker.get(), text.data() + offset, text.size() - offset, MSG_NOSIGNAL);
       if (sent <= 0) break;
-      at += static_cast<std::size_t>(sent);
+      offset += static_cast<std::size_t>(sent);
     }
   }
 }
 
 bool ask_to_trim(const std::string& folder, int pid, std::chrono::milliseconds longest) {
   const std::optional<sockaddr_un> name = address_of(fmt::format("{}/{}{}{}", folder, prefix, pid, suffix));
-  const owned_fd to{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-  if (!name || ::connect(to.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) return false;
-  if (::send(to.get(), trim_word.data(), trim_word.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(trim_word.size())) {
+  const owned_fd connection{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  if (!name || ::connect(connection.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) return false;
+  if (::send(connection.get(), trim_word.data(), trim_word.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(trim_word.size())) {
     return false;
   }
-  ::shutdown(to.get(), SHUT_WR);
-  return !read_all(to.get(), std::chrono::steady_clock::now() + longest).value_or("").empty();
+  ::shutdown(connection.get(), SHUT_WR);
+  return !read_all(connection.get(), std::chrono::steady_clock::now() + longest).value_or("").empty();
 }
 
 std::optional<std::string> ask_to_dump(const std::string& folder, int pid, std::string_view contents, int descriptor,
                                        std::chrono::milliseconds longest) {
   const std::optional<sockaddr_un> name = address_of(fmt::format("{}/{}{}{}", folder, prefix, pid, suffix));
-  const owned_fd to{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  const owned_fd connection{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   if (!name) return std::nullopt;
-  if (::connect(to.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) {
+  if (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) {
     return errno == EAGAIN ? std::optional{std::string{}} : std::nullopt;  // EAGAIN: too many clients at once
   }
-  if (!send_with_descriptor(to.get(), std::string{dump_words}.append(contents), descriptor)) return std::string{};
-  ::shutdown(to.get(), SHUT_WR);
-  return read_all(to.get(), std::chrono::steady_clock::now() + longest).value_or("");
+  if (!send_with_descriptor(connection.get(), std::string{dump_words}.append(contents), descriptor))
+    return std::string{};
+  ::shutdown(connection.get(), SHUT_WR);
+  return read_all(connection.get(), std::chrono::steady_clock::now() + longest).value_or("");
 }
 
 std::vector<served_process> ask_served(const std::string& folder, std::chrono::milliseconds each) {
-  std::vector<served_process> out;
+  std::vector<served_process> answers;
   std::error_code ignored;
   for (const auto& file : std::filesystem::directory_iterator{folder, ignored}) {
     const std::optional<int> pid = pid_of(file.path().filename().string());
     const std::optional<sockaddr_un> name = address_of(file.path().string());
     if (!pid || !name) continue;
     const auto until = std::chrono::steady_clock::now() + each;
-    const owned_fd to{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-    if (::connect(to.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) {
+    const owned_fd connection{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+    if (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) {
       if (errno == ECONNREFUSED) ::unlink(file.path().c_str());  // its process has ended
       if (errno != EAGAIN) continue;                             // EAGAIN: too many clients at once
-      out.push_back({*pid, ""});
+      answers.push_back({*pid, ""});
       continue;
     }
-    ::shutdown(to.get(), SHUT_WR);  // an empty request asks for figures
-    out.push_back({*pid, read_all(to.get(), until).value_or("")});
+    ::shutdown(connection.get(), SHUT_WR);  // an empty request asks for figures
+    answers.push_back({*pid, read_all(connection.get(), until).value_or("")});
   }
-  std::sort(out.begin(), out.end(), [](const served_process& a, const served_process& b) { return a.pid < b.pid; });
-  return out;
+  std::sort(answers.begin(), answers.end(),
+            [](const served_process& lhs, const served_process& rhs) { return lhs.pid < rhs.pid; });
+  return answers;
 }
 
 }  // namespace gpumem

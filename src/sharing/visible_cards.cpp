@@ -44,8 +44,8 @@ struct place {
   friend bool operator==(const place&, const place&) = default;
 };
 
-const std::string& uuid_of(std::span<const card> cards, const place& p) {
-  return p.instance ? cards[p.card].instances[*p.instance] : cards[p.card].uuid;
+const std::string& uuid_of(std::span<const card> cards, const place& place) {
+  return place.instance ? cards[place.card].instances[*place.instance] : cards[place.card].uuid;
 }
 
 /// The card of an entry, or the reason why it names none.
@@ -55,19 +55,20 @@ struct named {
 };
 
 named by_beginning(std::span<const card> cards, std::string_view entry, entry_kind kind) {
-  named out;
+  named match;
   for (std::size_t i = 0; i < cards.size(); ++i) {
-    std::vector<place> here;
-    if (kind == entry_kind::gpu) here.push_back({i, std::nullopt});
-    for (std::size_t m = 0; kind == entry_kind::instance && m < cards[i].instances.size(); ++m) here.push_back({i, m});
-    for (const place& p : here) {
+    std::vector<place> places;
+    if (kind == entry_kind::gpu) places.push_back({i, std::nullopt});
+    for (std::size_t m = 0; kind == entry_kind::instance && m < cards[i].instances.size(); ++m)
+      places.push_back({i, m});
+    for (const place& p : places) {
       if (!uuid_of(cards, p).starts_with(entry)) continue;
-      if (out.found) return {std::nullopt, "names more than one"};
-      out.found = p;
+      if (match.found) return {std::nullopt, "names more than one"};
+      match.found = p;
     }
   }
-  if (!out.found) out.invalid = "does not exist";
-  return out;
+  if (!match.found) match.invalid = "does not exist";
+  return match;
 }
 
 named read_entry(std::span<const card> cards, std::string_view entry, entry_kind kind) {
@@ -87,33 +88,33 @@ struct reading {
 };
 
 reading read_list(std::span<const card> cards, std::string_view list) {
-  reading out;
+  reading parsed;
   if (trimmed(list).empty()) return {{}, "CUDA_VISIBLE_DEVICES is empty"};
   const entry_kind kind = kind_of(trimmed(list));
-  for (std::size_t at = 0; at <= list.size();) {
-    const std::size_t end = std::min(list.find(',', at), list.size());
-    const std::string_view entry = trimmed(list.substr(at, end - at));
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    const std::string_view entry = trimmed(list.substr(begin, end - begin));
     const named next = read_entry(cards, entry, kind);
     if (!next.found) {
-      out.reason = fmt::format("the list ends before its entry '{}', which {}", printable(entry), next.invalid);
-      return out;
+      parsed.reason = fmt::format("the list ends before its entry '{}', which {}", printable(entry), next.invalid);
+      return parsed;
     }
-    if (std::find(out.places.begin(), out.places.end(), *next.found) != out.places.end()) {
+    if (std::find(parsed.places.begin(), parsed.places.end(), *next.found) != parsed.places.end()) {
       return {{}, fmt::format("the list names {} twice, which leaves none", printable(entry))};
     }
-    out.places.push_back(*next.found);
-    at = end + 1;
+    parsed.places.push_back(*next.found);
+    begin = end + 1;
   }
-  return out;
+  return parsed;
 }
 
 }  // namespace
 
 void order_cards(std::vector<card>& cards, const std::optional<std::string>& device_order) {
   const bool by_address = device_order && trimmed(*device_order) == "PCI_BUS_ID";
-  std::stable_sort(cards.begin(), cards.end(), [by_address](const card& a, const card& b) {
-    if (!by_address && a.cores_mhz != b.cores_mhz) return a.cores_mhz > b.cores_mhz;
-    return lowered(a.pci_bus_id) < lowered(b.pci_bus_id);
+  std::stable_sort(cards.begin(), cards.end(), [by_address](const card& lhs, const card& rhs) {
+    if (!by_address && lhs.cores_mhz != rhs.cores_mhz) return lhs.cores_mhz > rhs.cores_mhz;
+    return lowered(lhs.pci_bus_id) < lowered(rhs.pci_bus_id);
   });
 }
 
@@ -124,7 +125,7 @@ visibility visible_cards(std::span<const card> cards, const std::optional<std::s
   } else {
     for (std::size_t i = 0; i < cards.size(); ++i) read.places.push_back({i, std::nullopt});
   }
-  visibility out;
+  visibility visible;
   std::vector<std::string> why(cards.size(), read.reason);
   bool instance_taken = false;
   for (place p : read.places) {
@@ -135,19 +136,19 @@ visibility visible_cards(std::span<const card> cards, const std::optional<std::s
       }
       p.instance = 0;
     }
-    if (instance_taken || (p.instance && !out.cards.empty())) {
+    if (instance_taken || (p.instance && !visible.cards.empty())) {
       why[p.card] = "CUDA shows a process one MIG instance and nothing beside it";
       continue;
     }
     instance_taken = p.instance.has_value();
-    out.cards.push_back({p.card, uuid_of(cards, p)});
+    visible.cards.push_back({p.card, uuid_of(cards, p)});
   }
   for (std::size_t i = 0; i < cards.size(); ++i) {
-    const bool shown =
-        std::any_of(out.cards.begin(), out.cards.end(), [i](const visible_card& v) { return v.card == i; });
-    if (!shown) out.hidden.push_back(fmt::format("{} ({}): {}", cards[i].uuid, cards[i].name, why[i]));
+    const bool shown = std::any_of(visible.cards.begin(), visible.cards.end(),
+                                   [i](const visible_card& candidate) { return candidate.card == i; });
+    if (!shown) visible.hidden.push_back(fmt::format("{} ({}): {}", cards[i].uuid, cards[i].name, why[i]));
   }
-  return out;
+  return visible;
 }
 
 }  // namespace gpumem

@@ -30,9 +30,9 @@ std::string tell_devices() {
   if (!count) return "";
   std::string lines;
   for (int i = 0; i < *count; ++i) {
-    const result<std::unique_ptr<device>> one = open_cuda_device({.ordinal = i, .driver = nullptr});
-    if (!one) return "";
-    lines += fmt::format("{} {}\n", (*one)->info().uuid, (*one)->info().name);
+    const result<std::unique_ptr<device>> opened = open_cuda_device({.ordinal = i, .driver = nullptr});
+    if (!opened) return "";
+    lines += fmt::format("{} {}\n", (*opened)->info().uuid, (*opened)->info().name);
   }
   return lines + ".\n";
 }
@@ -40,22 +40,22 @@ std::string tell_devices() {
 /// Asks the driver in a child process. Empty if no driver answers.
 std::optional<std::vector<card_state>> ask_driver() {
   const std::string answer = child_answer(tell_devices);
-  std::vector<card_state> out;
-  for (std::size_t at = 0; at < answer.size();) {
-    const std::size_t end = answer.find('\n', at);
-    const std::string line = answer.substr(at, end - at);
-    if (line == ".") return out;
-    card_state& one = out.emplace_back();
-    one.uuid = line.substr(0, line.find(' '));
-    one.name = line.substr(std::min(line.find(' ') + 1, line.size()));
-    at = end == std::string::npos ? answer.size() : end + 1;
+  std::vector<card_state> states;
+  for (std::size_t line_begin = 0; line_begin < answer.size();) {
+    const std::size_t end = answer.find('\n', line_begin);
+    const std::string line = answer.substr(line_begin, end - line_begin);
+    if (line == ".") return states;
+    card_state& state = states.emplace_back();
+    state.uuid = line.substr(0, line.find(' '));
+    state.name = line.substr(std::min(line.find(' ') + 1, line.size()));
+    line_begin = end == std::string::npos ? answer.size() : end + 1;
   }
   return std::nullopt;
 }
 
-bool has_room(const settings& with, const card_state& card) {
-  if (!names_room(with)) return card.idle() && card.claims == 0 && !card.left_beside_waiters;
-  const std::uint64_t wanted = with.limit.resolve(card.total_bytes, card.free_bytes);
+bool has_room(const settings& options, const card_state& card) {
+  if (!names_room(options)) return card.idle() && card.claims == 0 && !card.left_beside_waiters;
+  const std::uint64_t wanted = options.limit.resolve(card.total_bytes, card.free_bytes);
   return wanted <= card.left_beside_waiters.value_or(wanted) && card.known && card.memory_known &&
          card.free_bytes >= card.promised_bytes && card.free_bytes - card.promised_bytes >= wanted;
 }
@@ -75,9 +75,9 @@ status no_room(const std::vector<card_state>& cards) {
 }
 
 /// What the limit allows of the card; all of it where a card that nobody uses was waited for.
-std::uint64_t claimed_bytes(const settings& with, const card_state& card, bool waited_for_an_idle_one) {
+std::uint64_t claimed_bytes(const settings& options, const card_state& card, bool waited_for_an_idle_one) {
   if (waited_for_an_idle_one) return card.total_bytes;
-  return with.limit ? with.limit.resolve(card.total_bytes, card.free_bytes) : 0;
+  return options.limit ? options.limit.resolve(card.total_bytes, card.free_bytes) : 0;
 }
 
 card_claim claim_on(const card_state& card, std::uint64_t bytes, std::uint64_t since_ns) {
@@ -90,12 +90,12 @@ card_claim claim_on(const card_state& card, std::uint64_t bytes, std::uint64_t s
 }
 
 /// Takes or renews the program's place in the queue for each card that can ever have the room.
-status queue_up(waiting_program& wait, const claim_table& table, const settings& with,
+status queue_up(waiting_program& wait, const claim_table& table, const settings& options,
                 const std::vector<card_state>& cards) {
   std::vector<card_claim> rows;
   for (const card_state& card : cards) {
     const std::uint64_t bytes =
-        names_room(with) ? with.limit.resolve(card.total_bytes, card.free_bytes) : card.total_bytes;
+        names_room(options) ? options.limit.resolve(card.total_bytes, card.free_bytes) : card.total_bytes;
     if (!card.known || !card.memory_known || bytes > card.total_bytes) continue;
     rows.push_back(claim_on(card, bytes, wait.since_ns));
     rows.back().waiting = true;
@@ -105,9 +105,9 @@ status queue_up(waiting_program& wait, const claim_table& table, const settings&
 }
 
 /// Says once that programs of other containers cannot be seen.
-void warn_of_isolation(const settings& with, const std::vector<card_claim>& claims) {
+void warn_of_isolation(const settings& options, const std::vector<card_claim>& claims) {
   static std::atomic<bool> said{false};
-  const std::string line = isolation_warning(with.shared_folder, claims);
+  const std::string line = isolation_warning(options.shared_folder, claims);
   if (!line.empty() && !said.exchange(true)) log_line(line);
 }
 
@@ -138,31 +138,32 @@ result<visible_now> cards_visible_now(visible_by source, const settings& options
   std::vector<card> cards = cards_of(usage);
   order_cards(cards, variable("CUDA_DEVICE_ORDER"));
   const visibility by_rule = visible_cards(cards, variable("CUDA_VISIBLE_DEVICES"));
-  visible_now out;
-  out.hidden = by_rule.hidden;
-  out.usage = usage;
+  visible_now visible;
+  visible.hidden = by_rule.hidden;
+  visible.usage = usage;
   if (const auto driver = source == visible_by::driver ? ask_driver() : std::nullopt) {
     for (const card_state& one : *driver) {
-      out.cards.push_back(describe(name_for_the_list(usage, one.uuid), one.name));
-      std::erase_if(out.hidden, [&](const std::string& line) { return line.starts_with(out.cards.back().uuid); });
+      visible.cards.push_back(describe(name_for_the_list(usage, one.uuid), one.name));
+      std::erase_if(visible.hidden,
+                    [&](const std::string& line) { return line.starts_with(visible.cards.back().uuid); });
     }
-    return out;
+    return visible;
   }
   if (!told) return told.why();
-  for (const visible_card& one : by_rule.cards) out.cards.push_back(describe(one.uuid, cards[one.card].name));
-  return out;
+  for (const visible_card& entry : by_rule.cards) visible.cards.push_back(describe(entry.uuid, cards[entry.card].name));
+  return visible;
 }
 
-bool names_room(const settings& with) noexcept {
-  return with.limit.unit == byte_limit::kind::bytes || with.limit.unit == byte_limit::kind::of_total;
+bool names_room(const settings& options) noexcept {
+  return options.limit.unit == byte_limit::kind::bytes || options.limit.unit == byte_limit::kind::of_total;
 }
 
 namespace {
 
-void log_choice(const settings& with, const placement& placed, const std::vector<std::string>& hidden,
+void log_choice(const settings& options, const placement& placed, const std::vector<std::string>& hidden,
                 const std::string& list) {
   for (const std::string& line : placed.warnings) log_line(line);
-  if (!with.verbose) return;
+  if (!options.verbose) return;
   for (const std::string& line : placed.notes) log_line(line);
   for (const std::string& line : hidden) log_line("not visible: " + line);
   log_line(fmt::format("CUDA_VISIBLE_DEVICES={}", list));
@@ -170,61 +171,61 @@ void log_choice(const settings& with, const placement& placed, const std::vector
 
 }  // namespace
 
-result<chosen_cards> choose_cards(const settings& with, visible_by whose, waiting_program* wait) {
-  const bool automatic = with.devices.how == device_choice::kind::automatic;
-  if (with.devices.how == device_choice::kind::none) return chosen_cards{};
-  result<visible_now> visible = cards_visible_now(whose, with);
+result<chosen_cards> choose_cards(const settings& options, visible_by source, waiting_program* wait) {
+  const bool automatic = options.devices.how == device_choice::kind::automatic;
+  if (options.devices.how == device_choice::kind::none) return chosen_cards{};
+  result<visible_now> visible = cards_visible_now(source, options);
   if (!visible) {
-    if (!with.soft_placement) return visible.why();
+    if (!options.soft_placement) return visible.why();
     log_line(visible.why().message());
     visible = visible_now{};
   }
   std::vector<card_state>& cards = visible->cards;
   // The claims are read after NVML: a program that ends in between leaves the card looking fuller, not emptier.
-  const result<claim_table> table = claim_table::open(with.shared_folder);
+  const result<claim_table> table = claim_table::open(options.shared_folder);
   if (!table && table.code() != errc::unsupported && (automatic || wait != nullptr)) return table.why();
   if (!table) log_line(table.why().message());
-  chosen_cards out;
-  held_claims& own = wait != nullptr ? wait->claims : out.claims;
+  chosen_cards choice;
+  held_claims& own = wait != nullptr ? wait->claims : choice.claims;
   const std::uint64_t now_ns = boot_time_ns();
   if (table) {
     const std::vector<card_claim> claims = table->others(own);
-    if (automatic || wait != nullptr) warn_of_isolation(with, claims);
+    if (automatic || wait != nullptr) warn_of_isolation(options, claims);
     count_claims(cards, claims, visible->usage, wait != nullptr ? wait->since_ns : now_ns, now_ns);
   }
   /// The program waits for these cards.
   const auto refuse = [&](const std::vector<card_state>& full, const std::vector<card_state>& wanted) {
-    if (status queued = table ? queue_up(*wait, *table, with, wanted) : status{}; !queued) return queued;
+    if (status queued = table ? queue_up(*wait, *table, options, wanted) : status{}; !queued) return queued;
     return no_room(full);
   };
   if (wait != nullptr && automatic) {
     const std::vector<card_state> all = cards;
     const auto full =
-        std::stable_partition(cards.begin(), cards.end(), [&](const auto& c) { return has_room(with, c); });
+        std::stable_partition(cards.begin(), cards.end(), [&](const auto& card) { return has_room(options, card); });
     const std::vector<card_state> without_room{full, cards.end()};
     cards.erase(full, cards.end());
-    if (cards.size() < with.devices.count && all.size() >= with.devices.count) return refuse(without_room, all);
+    if (cards.size() < options.devices.count && all.size() >= options.devices.count) return refuse(without_room, all);
   }
-  result<placement> placed = place_on_cards(with.devices, cards, with.soft_placement);
+  result<placement> placed = place_on_cards(options.devices, cards, options.soft_placement);
   if (!placed) return placed.why();
   std::vector<card_state> chosen;
   for (const std::size_t i : placed->cards) chosen.push_back(cards[i]);
   for (const card_state& card : chosen) {
-    if (wait != nullptr && !has_room(with, card)) return refuse({card}, chosen);
+    if (wait != nullptr && !has_room(options, card)) return refuse({card}, chosen);
   }
   std::vector<card_claim> rows;
   for (std::size_t i = 0; i < chosen.size(); ++i) {
-    const std::uint64_t bytes = claimed_bytes(with, chosen[i], wait != nullptr && !names_room(with));
+    const std::uint64_t bytes = claimed_bytes(options, chosen[i], wait != nullptr && !names_room(options));
     rows.push_back(claim_on(chosen[i], bytes, now_ns));
     rows.back().place = placed->places[i];
-    out.list += (out.list.empty() ? "" : ",") + chosen[i].uuid;
+    choice.list += (choice.list.empty() ? "" : ",") + chosen[i].uuid;
   }
   const status claimed = table ? table->replace(own, rows) : status{};
   if (!claimed && (automatic || wait != nullptr)) return claimed;
   if (!claimed) placed->warnings.push_back(claimed.message());
-  log_choice(with, *placed, visible->hidden, out.list);
-  if (wait != nullptr) out.claims = std::move(wait->claims);
-  return out;
+  log_choice(options, *placed, visible->hidden, choice.list);
+  if (wait != nullptr) choice.claims = std::move(wait->claims);
+  return choice;
 }
 
 }  // namespace gpumem

@@ -39,13 +39,13 @@ struct waiting_program {
   held_claims claims;
 };
 
-/// The room that a program waits for: `with.limit` in bytes or as a share of a card, else an unused card.
-[[nodiscard]] bool names_room(const settings& with) noexcept;
+/// The room that a program waits for: `options.limit` in bytes or as a share of a card, else an unused card.
+[[nodiscard]] bool names_room(const settings& options) noexcept;
 
-/// Chooses cards by `with.devices`, which must be set, and claims on each what `with.limit` allows. Logs requests that
-/// could not be followed exactly, and with `with.verbose` the choice and its reasons. With `wait`, `auto` chooses among
-/// cards that have the room, and named cards must have it; otherwise `out_of_memory`, and `wait` keeps the program's
-/// place in the queue for the next call.
-result<chosen_cards> choose_cards(const settings& with, visible_by whose, waiting_program* wait = nullptr);
+/// Chooses cards by `options.devices`, which must be set, and claims on each what `options.limit` allows. Logs requests
+/// that could not be followed exactly, and with `options.verbose` the choice and its reasons. With `wait`, `auto`
+/// chooses among cards that have the room, and named cards must have it; otherwise `out_of_memory`, and `wait` keeps
+/// the program's place in the queue for the next call.
+result<chosen_cards> choose_cards(const settings& options, visible_by source, waiting_program* wait = nullptr);
 
 }  // namespace gpumem

@@ -15,8 +15,8 @@ void block_uses::make_room() {
   if (waiting_.capacity() < uses_.capacity()) waiting_.reserve(uses_.capacity());  // a waiting block has a use
 }
 
-void block_uses::add(block_index i, owner_id user) noexcept {
-  block& b = heap_.at(i);
+void block_uses::add(block_index index, owner_id user) noexcept {
+  block& b = heap_.at(index);
   for (std::uint32_t n = b.in_use.uses; n != no_block; n = uses_[n].next) {
     if (uses_[n].user == user) return;
   }
@@ -27,28 +27,28 @@ void block_uses::add(block_index i, owner_id user) noexcept {
   } else {
     spare_ = uses_[n].next;
   }
-  uses_[n] = {.user = user, .behind = no_fence, .next = b.in_use.uses};
+  uses_[n] = {.user = user, .fence = no_fence, .next = b.in_use.uses};
   b.in_use.uses = n;
   ++streams_[user].references;
 }
 
-void block_uses::drop(block_index i) noexcept {
-  block& b = heap_.at(i);
+void block_uses::drop(block_index index) noexcept {
+  block& b = heap_.at(index);
   while (b.in_use.uses != no_block) {
     const std::uint32_t n = b.in_use.uses;
     b.in_use.uses = uses_[n].next;
-    if (uses_[n].behind != no_fence) streams_.let_go(uses_[n].behind);
+    if (uses_[n].fence != no_fence) streams_.unref(uses_[n].fence);
     --streams_[uses_[n].user].references;
     uses_[n].next = spare_;
     spare_ = n;
   }
 }
 
-void block_uses::leak(block_index i) noexcept {
-  drop(i);
-  --streams_[heap_.at(i).owner].references;
-  heap_.leak(i);
-  const block& b = heap_.at(i);
+void block_uses::leak(block_index index) noexcept {
+  drop(index);
+  --streams_[heap_.at(index).owner].references;
+  heap_.leak(index);
+  const block& b = heap_.at(index);
   log_if_possible([&] {
     return fmt::format("pool {}: {} at {:#x} leaked: the query of its fence reported an error", name_,
                        format_bytes(b.bytes), b.begin);
@@ -56,42 +56,42 @@ void block_uses::leak(block_index i) noexcept {
 }
 
 // What a capture or the host refuses for now is asked for again later.
-void block_uses::fence_use(use& u, bool lives) noexcept {
-  if (const result<fence_index> behind = streams_.record(u.user, lives)) u.behind = *behind;
+void block_uses::fence_use(use& entry, bool lives) noexcept {
+  if (const result<fence_index> recorded = streams_.record(entry.user, lives)) entry.fence = *recorded;
 }
 
 // The fences come first, and the block is published later: until each use has one that is done, nobody gets it.
-void block_uses::free(block_index i, owner_id o) noexcept {
-  heap_.fence(i);
-  bool others = false;
-  for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
-    if (uses_[n].user == o) continue;  // the free is ordered behind it
-    others = true;
+void block_uses::free(block_index index, owner_id owner) noexcept {
+  heap_.fence(index);
+  bool has_others = false;
+  for (std::uint32_t n = heap_.at(index).in_use.uses; n != no_block; n = uses_[n].next) {
+    if (uses_[n].user == owner) continue;  // the free is ordered behind it
+    has_others = true;
     fence_use(uses_[n], true);  // a stream lives until the blocks that it uses are freed
   }
-  if (!others) {
-    drop(i);
-    return streams_.free_block(i, o);
+  if (!has_others) {
+    drop(index);
+    return streams_.free_block(index, owner);
   }
-  heap_.at(i).in_use.freed_epoch = streams_[o].epoch;
-  streams_[o].dirty = true;  // whoever takes it from here is ordered behind this free, too
-  waiting_.push_back(i);
+  heap_.at(index).in_use.freed_epoch = streams_[owner].epoch;
+  streams_[owner].dirty = true;  // whoever takes it from here is ordered behind this free, too
+  waiting_.push_back(index);
 }
 
-block_uses::wait block_uses::ask_fences(block_index i) noexcept {
+block_uses::wait block_uses::ask_fences(block_index index) noexcept {
   wait all = wait::done;
-  for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
-    if (uses_[n].user == heap_.at(i).owner) continue;
-    if (uses_[n].behind == no_fence) {
+  for (std::uint32_t n = heap_.at(index).in_use.uses; n != no_block; n = uses_[n].next) {
+    if (uses_[n].user == heap_.at(index).owner) continue;
+    if (uses_[n].fence == no_fence) {
       fence_use(uses_[n], false);
       all = wait::pending;
       continue;
     }
-    const tracked_fence::state seen = streams_.ask(uses_[n].behind);
+    const tracked_fence::state seen = streams_.ask(uses_[n].fence);
     if (seen == tracked_fence::state::done) continue;
     if (seen == tracked_fence::state::failed) {
-      if (!streams_.tracked(uses_[n].behind).not_made) return wait::failed;
-      streams_.let_go(std::exchange(uses_[n].behind, no_fence));  // another is recorded next time
+      if (!streams_.tracked(uses_[n].fence).record_failed) return wait::failed;
+      streams_.unref(std::exchange(uses_[n].fence, no_fence));  // another is recorded next time
     }
     all = wait::pending;
   }
@@ -99,23 +99,23 @@ block_uses::wait block_uses::ask_fences(block_index i) noexcept {
 }
 
 // True when the block does not wait any more: it is free for its stream or for all, or leaked because a fence failed.
-bool block_uses::try_to_free(block_index i) noexcept {
-  const block& b = heap_.at(i);
-  switch (ask_fences(i)) {
+bool block_uses::try_to_free(block_index index) noexcept {
+  const block& b = heap_.at(index);
+  switch (ask_fences(index)) {
     case wait::pending:
       return false;
     case wait::failed:
-      leak(i);
+      leak(index);
       return true;
     case wait::done:
       break;
   }
-  drop(i);
+  drop(index);
   if (b.in_use.freed_epoch <= streams_[b.owner].done) {
     --streams_[b.owner].references;
-    heap_.release(i, idle_owner, 0, false);
+    heap_.release(index, idle_owner, 0, false);
   } else {
-    streams_.free_block(i, b.owner);
+    streams_.free_block(index, b.owner);
   }
   return true;
 }
@@ -123,48 +123,49 @@ bool block_uses::try_to_free(block_index i) noexcept {
 void block_uses::poll() noexcept {
   if (waiting_.empty()) return;
   streams_.begin_round();
-  std::erase_if(waiting_, [this](block_index i) { return try_to_free(i); });
+  std::erase_if(waiting_, [this](block_index index) { return try_to_free(index); });
 }
 
 // Notes every wait that is missing, so that they are made in one go.
-bool block_uses::is_behind_uses(device_waits& waits, block_index i) noexcept {
-  const block& b = heap_.at(i);
+bool block_uses::is_behind_uses(device_waits& waits, block_index index) noexcept {
+  const block& b = heap_.at(index);
   if (!streams_.serves_others(b.owner)) return false;
-  const auto is_others = [&](const use& u) { return u.user != waits.waiter() && u.user != b.owner; };
+  const auto is_others = [&](const use& entry) { return entry.user != waits.waiter() && entry.user != b.owner; };
   for (std::uint32_t n = b.in_use.uses; n != no_block; n = uses_[n].next) {
-    if (is_others(uses_[n]) && uses_[n].behind == no_fence) return false;
+    if (is_others(uses_[n]) && uses_[n].fence == no_fence) return false;
   }
   bool all = b.owner == waits.waiter() || waits.behind(b.owner, b.in_use.freed_epoch);
   for (std::uint32_t n = b.in_use.uses; n != no_block; n = uses_[n].next) {
-    if (is_others(uses_[n])) all = waits.behind_fence(uses_[n].behind) && all;
+    if (is_others(uses_[n])) all = waits.behind_fence(uses_[n].fence) && all;
   }
   return all;
 }
 
-bool block_uses::free_for(device_waits& waits, block_index i) noexcept {
-  if (!is_behind_uses(waits, i)) return false;
+bool block_uses::free_for(device_waits& waits, block_index index) noexcept {
+  if (!is_behind_uses(waits, index)) return false;
   stream_slot& waiter = streams_[waits.waiter()];
-  drop(i);
-  --streams_[heap_.at(i).owner].references;
+  drop(index);
+  --streams_[heap_.at(index).owner].references;
   waiter.dirty = true;
-  heap_.release(i, waits.waiter(), waiter.epoch, true);
+  heap_.release(index, waits.waiter(), waiter.epoch, true);
   return true;
 }
 
-bool block_uses::take_over(device_waits& waits, block_index i) noexcept {
-  if (!free_for(waits, i)) return false;
-  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), i));
+bool block_uses::take_over(device_waits& waits, block_index index) noexcept {
+  if (!free_for(waits, index)) return false;
+  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), index));
   return true;
 }
 
-void block_uses::take_over_all(device_waits& waits, owner_id of) noexcept {
+void block_uses::take_over_all(device_waits& waits, owner_id owner) noexcept {
   // The latest first: a wait for a stream's last fence is one for all of its earlier ones.
   for (std::size_t n = waiting_.size(); n-- > 0;) {
     const block_index i = waiting_[n];
-    if (of == idle_owner || heap_.at(i).owner == of) static_cast<void>(is_behind_uses(waits, i));
+    if (owner == idle_owner || heap_.at(i).owner == owner) static_cast<void>(is_behind_uses(waits, i));
   }
-  std::erase_if(waiting_,
-                [&](block_index i) { return (of == idle_owner || heap_.at(i).owner == of) && free_for(waits, i); });
+  std::erase_if(waiting_, [&](block_index index) {
+    return (owner == idle_owner || heap_.at(index).owner == owner) && free_for(waits, index);
+  });
 }
 
 void block_uses::hold_fences(held_fences* held) {
@@ -172,23 +173,23 @@ void block_uses::hold_fences(held_fences* held) {
     held->add_cover_of(heap_.at(i).owner);
     for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
       if (uses_[n].user == heap_.at(i).owner) continue;
-      if (uses_[n].behind == no_fence) fence_use(uses_[n], false);
-      if (uses_[n].behind != no_fence) held->add(uses_[n].behind);
+      if (uses_[n].fence == no_fence) fence_use(uses_[n], false);
+      if (uses_[n].fence != no_fence) held->add(uses_[n].fence);
     }
   }
 }
 
-owner_id block_uses::waits_for(block_index i) const noexcept {
-  for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
-    if (uses_[n].user == heap_.at(i).owner) continue;
-    if (uses_[n].behind == no_fence) return uses_[n].user;
-    if (streams_.tracked(uses_[n].behind).seen != tracked_fence::state::done) return uses_[n].user;
+owner_id block_uses::waits_for(block_index index) const noexcept {
+  for (std::uint32_t n = heap_.at(index).in_use.uses; n != no_block; n = uses_[n].next) {
+    if (uses_[n].user == heap_.at(index).owner) continue;
+    if (uses_[n].fence == no_fence) return uses_[n].user;
+    if (streams_.tracked(uses_[n].fence).status != tracked_fence::state::done) return uses_[n].user;
   }
-  return heap_.at(i).owner;
+  return heap_.at(index).owner;
 }
 
-void block_uses::count_references(block_index i, std::vector<std::uint32_t>* references) const noexcept {
-  for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) ++(*references)[uses_[n].user];
+void block_uses::count_references(block_index index, std::vector<std::uint32_t>* references) const noexcept {
+  for (std::uint32_t n = heap_.at(index).in_use.uses; n != no_block; n = uses_[n].next) ++(*references)[uses_[n].user];
 }
 
 }  // namespace gpumem

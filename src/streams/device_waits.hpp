@@ -19,7 +19,7 @@ class device_waits {
  public:
   static constexpr unsigned most_rounds = 4;
 
-  device_waits(stream_order& in, owner_id waiter) noexcept : in_{in}, waiter_{waiter} {}
+  device_waits(stream_order& streams, owner_id waiter) noexcept : streams_{streams}, waiter_{waiter} {}
   /// Lets go of the fences and the slots.
   ~device_waits();
   device_waits(const device_waits&) = delete;
@@ -27,15 +27,17 @@ class device_waits {
 
   [[nodiscard]] owner_id waiter() const noexcept { return waiter_; }
   /// True where the waiter is ordered behind all that was freed on that slot up to that epoch.
-  [[nodiscard]] bool behind(owner_id o, std::uint64_t epoch) noexcept;
+  [[nodiscard]] bool behind(owner_id owner, std::uint64_t epoch) noexcept;
   /// The same up to now.
-  [[nodiscard]] bool behind(owner_id o) noexcept { return behind(o, in_[o].epoch - (in_[o].dirty ? 0U : 1U)); }
+  [[nodiscard]] bool behind(owner_id owner) noexcept {
+    return behind(owner, streams_[owner].epoch - (streams_[owner].dirty ? 0U : 1U));
+  }
   /// The same of a fence that somebody else holds.
-  [[nodiscard]] bool behind_fence(fence_index f) noexcept;
+  [[nodiscard]] bool behind_fence(fence_index fence) noexcept;
   /// The epoch of that slot up to which the waiter is ordered behind it.
-  [[nodiscard]] std::uint64_t waited(owner_id o) const noexcept {
-    const auto found = in_[waiter_].waited.find(o);
-    return found != in_[waiter_].waited.end() ? found->second : 0;
+  [[nodiscard]] std::uint64_t waited(owner_id owner) const noexcept {
+    const auto found = streams_[waiter_].waited.find(owner);
+    return found != streams_[waiter_].waited.end() ? found->second : 0;
   }
   /// True where a wait is noted that nobody has tried to make.
   [[nodiscard]] bool missing() const noexcept;
@@ -43,24 +45,24 @@ class device_waits {
   /// A wait that was noted; kept until the end.
   struct wait {
     enum class state : std::uint8_t { missing, made, refused };
-    fence_index behind = no_fence;
-    owner_id of = idle_owner;  ///< the slot that the fence covers; nobody's: a use's
-    std::uint64_t epoch = 0;   ///< up to which it does
-    state is = state::missing;
+    fence_index fence = no_fence;
+    owner_id owner = idle_owner;  ///< the slot that the fence covers; nobody's: a use's
+    std::uint64_t epoch = 0;      ///< up to which it does
+    state status = state::missing;
   };
   /// For `fence_calls::order`, which tries each wait once and says in `tried` what came of it.
   [[nodiscard]] std::vector<wait>& begin_round() noexcept {
     ++rounds_;
     return waits_;
   }
-  void tried(wait& w, bool made) noexcept;
+  void tried(wait& entry, bool made) noexcept;
 
  private:
-  void note(owner_id o, std::uint64_t epoch) noexcept;
+  void note(owner_id owner, std::uint64_t epoch) noexcept;
 
   /// The wait noted last for each stream's fences: it covers the earlier fences of that stream.
   std::unordered_map<owner_id, std::size_t> latest_;
-  stream_order& in_;
+  stream_order& streams_;
   const owner_id waiter_;
   std::vector<wait> waits_;
   unsigned rounds_ = 0;

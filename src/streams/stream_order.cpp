@@ -12,10 +12,10 @@ namespace gpumem {
 namespace {
 
 /// The legacy default stream (null, or the driver's name 1 for it) lives as long as its context.
-bool never_ends(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>(s.handle) <= 1; }
+bool never_ends(stream_ref stream) noexcept { return reinterpret_cast<std::uintptr_t>(stream.handle) <= 1; }
 
 /// The per-thread default stream: one handle, but a stream of its own in every thread.
-bool is_per_thread(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>(s.handle) == 2; }
+bool is_per_thread(stream_ref stream) noexcept { return reinterpret_cast<std::uintptr_t>(stream.handle) == 2; }
 
 std::uint64_t number_of(stream_ref stream) noexcept { return reinterpret_cast<std::uintptr_t>(stream.handle); }
 
@@ -26,13 +26,13 @@ owner_id slot_in(const std::unordered_map<std::uint64_t, owner_id>& slots, std::
 
 }  // namespace
 
-stream_order::stream_order(device& on, heap& of, stream_id_mode ids) : device_{on}, heap_{of}, ids_{ids} {
+stream_order::stream_order(device& device, heap& heap, stream_id_mode ids) : device_{device}, heap_{heap}, ids_{ids} {
   slots_.emplace_back();
 }
 
 stream_order::~stream_order() {
   for (const tracked_fence& f : fences_) {
-    if (f.holders != 0) device_.drop(f.device_fence);
+    if (f.refcount != 0) device_.drop(f.device_fence);
   }
 }
 
@@ -45,28 +45,28 @@ std::optional<owner_id> stream_order::find(std::uint64_t key) const {
 // An owner of the heap and its slot. Throws with nothing changed.
 owner_id stream_order::take_slot() {
   make_room(slots_);
-  watched_.reserve(slots_.capacity());   // so that `watch` need not allocate
-  const owner_id o = heap_.add_owner();  // one more than there are slots at most
-  if (o >= slots_.size()) slots_.resize(o + 1);
-  slots_[o].in_use = true;
-  slots_[o].done = slots_[o].epoch - 1;
-  return o;
+  watched_.reserve(slots_.capacity());       // so that `watch` need not allocate
+  const owner_id owner = heap_.add_owner();  // one more than there are slots at most
+  if (owner >= slots_.size()) slots_.resize(owner + 1);
+  slots_[owner].in_use = true;
+  slots_[owner].done = slots_[owner].epoch - 1;
+  return owner;
 }
 
-owner_id stream_order::slot_of(stream_ref s, std::uint64_t key) {
+owner_id stream_order::slot_of(stream_ref stream, std::uint64_t key) {
   if (key == last_key_ && last_slot_ != idle_owner) return last_slot_;
   owner_id found = slot_in(by_key_, key);
   if (found == idle_owner) {
-    const result<std::uint64_t> context = device_.foreign_context(s);
+    const result<std::uint64_t> context = device_.foreign_context(stream);
     if (!context) throw thrown_status{context.why()};
     if (by_key_.size() >= forget_when_) forget_unused();
     owner_id& named = by_key_[key];
-    owner_id* const latest = has_lasting_handle(s) ? &by_handle_[number_of(s)] : nullptr;
+    owner_id* const latest = has_lasting_handle(stream) ? &by_handle_[number_of(stream)] : nullptr;
     named = found = take_slot();
     if (latest != nullptr) *latest = found;
     ++in_use_;
     stream_slot& slot = slots_[found];
-    slot.stream = s;
+    slot.stream = stream;
     slot.key = key;
     slot.foreign = *context;
     ++seen_;
@@ -79,7 +79,7 @@ owner_id stream_order::slot_of(stream_ref s, std::uint64_t key) {
 // Under `notify` a living stream may have the key of one that ended.
 owner_id stream_order::owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key) {
   const bool is_own = slots_[owner].key == key;
-  if (is_own && !slots_[owner].gone) return owner;
+  if (is_own && !slots_[owner].ended) return owner;
   if (const owner_id living = slot_in(by_key_, key); living != idle_owner) return living;
   if (is_own) return owner;
   const owner_id latest = slot_in(by_handle_, number_of(stream));
@@ -101,30 +101,30 @@ bool stream_order::is_unused(owner_id owner) const noexcept {
 void stream_order::forget_unused() {
   if (left_behind_ == idle_owner) {
     left_behind_ = take_slot();
-    slots_[left_behind_].gone = true;  // its fences are events on the whole context
+    slots_[left_behind_].ended = true;  // its fences are events on the whole context
     ++in_use_;
     watch(left_behind_);
   }
   std::erase_if(by_key_, [this](const auto& named) {
-    const owner_id o = named.second;
-    if (o == idle_owner) return true;
-    const bool is_forgotten = o != last_slot_ && is_unused(o);
-    slots_[o].was_named = false;
+    const owner_id owner = named.second;
+    if (owner == idle_owner) return true;
+    const bool is_forgotten = owner != last_slot_ && is_unused(owner);
+    slots_[owner].was_named = false;
     if (is_forgotten) {
       stream_slot& heir = slots_[left_behind_];
-      if (heap_.hand_over(o, slots_[o].epoch, left_behind_, heir.epoch, false)) heir.dirty = true;
-      release_slot(o);
+      if (heap_.hand_over(owner, slots_[owner].epoch, left_behind_, heir.epoch, false)) heir.dirty = true;
+      release_slot(owner);
     }
     return is_forgotten;
   });
   forget_when_ = by_key_.size() + std::max(least_forgotten, by_key_.size() / 2);
 }
 
-bool stream_order::record_on_stream(const stream_slot& s) const noexcept {
+bool stream_order::record_on_stream(const stream_slot& slot) const noexcept {
   // Under `query` a handle may have died without a word since it was last seen, so only the default stream is named. A
   // per-thread one can be named only by its own thread.
-  if (s.gone || s.is_graph || s.everything || is_per_thread(s.stream)) return false;
-  return ids_ == stream_id_mode::notify || never_ends(s.stream);
+  if (slot.ended || slot.is_graph || slot.everything || is_per_thread(slot.stream)) return false;
+  return ids_ == stream_id_mode::notify || never_ends(slot.stream);
 }
 
 bool stream_order::captures_nothing(stream_ref alive) const noexcept {
@@ -132,9 +132,9 @@ bool stream_order::captures_nothing(stream_ref alive) const noexcept {
   return capture && *capture == 0;
 }
 
-result<fence_index> stream_order::record(owner_id o, bool lives) noexcept try {
-  stream_slot& slot = slots_[o];
-  const bool known_to_live = o == named_ || (lives && !slot.gone && !is_per_thread(slot.stream));
+result<fence_index> stream_order::record(owner_id owner, bool lives) noexcept try {
+  stream_slot& slot = slots_[owner];
+  const bool known_to_live = owner == named_ || (lives && !slot.ended && !is_per_thread(slot.stream));
   const bool on_stream = (known_to_live && !slot.is_graph && !slot.everything) || record_on_stream(slot);
   // The default stream waits for all others, so no capture survives a record on it either. A created one may be a part
   // of a capture that began elsewhere: a fence recorded there would be the capture's.
@@ -149,28 +149,29 @@ result<fence_index> stream_order::record(owner_id o, bool lives) noexcept try {
   }
   if (!may) return status{errc::unsupported, "no fence can be recorded while a capture may be under way"};
   if (!on_stream && slot.foreign == 0) {  // one event on the context serves all that are recorded together
-    const auto same =
-        std::ranges::find_if(unrecorded_, [](const unrecorded_fence& f) { return !f.by_stream && f.foreign == 0; });
+    const auto same = std::ranges::find_if(unrecorded_, [](const unrecorded_fence& unrecorded) {
+      return !unrecorded.by_stream && unrecorded.foreign == 0;
+    });
     if (same != unrecorded_.end()) {
-      hold(same->which);
-      return same->which;
+      ref(same->fence);
+      return same->fence;
     }
   }
   const fence_index f = spare_fence();
-  unrecorded_.push_back({.which = f,
-                         .on = slot.stream,
+  unrecorded_.push_back({.fence = f,
+                         .stream = slot.stream,
                          .foreign = slot.foreign,
                          .by_stream = on_stream && slot.foreign == 0,
                          .apart = apart,
                          .key = slot.key,
-                         .at_end = slot.gone});
+                         .at_end = slot.ended});
   spare_fences_.pop_back();
   // One of the holders is who records it.
   fences_[f] = {.device_fence = {},
-                .holders = 2,
-                .seen = tracked_fence::state::unrecorded,
+                .refcount = 2,
+                .status = tracked_fence::state::unrecorded,
                 .foreign = slot.foreign != 0,
-                .order = unrecorded_.back().by_stream ? o : idle_owner,
+                .order = unrecorded_.back().by_stream ? owner : idle_owner,
                 .number = next_number_++};
   return f;
 } catch (...) {
@@ -190,13 +191,13 @@ fence_index stream_order::spare_fence() {
 
 // A fence on this device is behind nothing that another context's stream was given. The fence of a default stream is an
 // event on the context, too.
-result<fence> stream_order::record_on_device(const unrecorded_fence& f) const noexcept {
+result<fence> stream_order::record_on_device(const unrecorded_fence& unrecorded) const noexcept {
   return without_exceptions([&]() -> result<fence> {
-    if (f.foreign != 0) return device_.record_foreign(f.foreign);
-    if ((!f.by_stream || never_ends(f.on)) && blocking_stream_captures()) {
+    if (unrecorded.foreign != 0) return device_.record_foreign(unrecorded.foreign);
+    if ((!unrecorded.by_stream || never_ends(unrecorded.stream)) && blocking_stream_captures()) {
       return status{errc::unsupported, "no event can be recorded on the context while a blocking stream captures"};
     }
-    return f.by_stream ? device_.record(f.on) : device_.record_context();
+    return unrecorded.by_stream ? device_.record(unrecorded.stream) : device_.record_context();
   });
 }
 
@@ -207,121 +208,122 @@ bool stream_order::blocking_stream_captures() const noexcept {
 }
 
 // A thread that records several fences may be held up by the first one, and meanwhile other streams end or capture.
-bool stream_order::begin_handle_call(const unrecorded_fence& f) noexcept {
-  if (!f.by_stream) return true;
-  stream_slot& slot = slots_[fences_[f.which].order];
-  if (slot.key != f.key || slot.capturing || (slot.gone && !f.at_end)) return false;
+bool stream_order::begin_handle_call(const unrecorded_fence& unrecorded) noexcept {
+  if (!unrecorded.by_stream) return true;
+  stream_slot& slot = slots_[fences_[unrecorded.fence].order];
+  if (slot.key != unrecorded.key || slot.capturing || (slot.ended && !unrecorded.at_end)) return false;
   ++slot.handle_calls;
   return true;
 }
 
-void stream_order::end_handle_call(const unrecorded_fence& f) noexcept {
-  if (f.by_stream) --slots_[fences_[f.which].order].handle_calls;
+void stream_order::end_handle_call(const unrecorded_fence& unrecorded) noexcept {
+  if (unrecorded.by_stream) --slots_[fences_[unrecorded.fence].order].handle_calls;
 }
 
-void stream_order::recorded(const unrecorded_fence& f, std::optional<fence> made) noexcept {
-  tracked_fence& t = fences_[f.which];
+void stream_order::recorded(const unrecorded_fence& unrecorded, std::optional<fence> made) noexcept {
+  tracked_fence& t = fences_[unrecorded.fence];
   if (made) {
     ++recorded_;
     t.device_fence = *made;
-    t.seen = tracked_fence::state::pending;
+    t.status = tracked_fence::state::pending;
   } else {
-    t.seen = tracked_fence::state::failed;
-    t.not_made = true;
+    t.status = tracked_fence::state::failed;
+    t.record_failed = true;
   }
-  let_go(f.which);
+  unref(unrecorded.fence);
 }
 
-result<fence_index> stream_order::cover(owner_id o) noexcept try {
-  stream_slot& slot = slots_[o];
-  if (slot.is_graph && !slot.gone)
+result<fence_index> stream_order::cover(owner_id owner) noexcept try {
+  stream_slot& slot = slots_[owner];
+  if (slot.is_graph && !slot.ended)
     return status{errc::unsupported, "what a graph owns stays with it until it is released"};
   // One that was not made, behind a pending one, stands for nothing.
-  if (slot.dirty || (!slot.fences.empty() && fences_[slot.fences.back().behind].not_made)) {
+  if (slot.dirty || (!slot.fences.empty() && fences_[slot.fences.back().fence].record_failed)) {
     make_room(slot.fences);
-    result<fence_index> made = record(o);
+    result<fence_index> made = record(owner);
     if (!made) return made;
     slot.fences.push_back({slot.epoch, *made});
-    watch(o);
+    watch(owner);
     ++slot.epoch;
     slot.dirty = false;
     slot.unfenced_frees = 0;
     slot.unfenced_bytes = 0;
   }
   if (slot.fences.empty()) return no_fence;
-  const fence_index f = slot.fences.back().behind;
-  hold(f);
+  const fence_index f = slot.fences.back().fence;
+  ref(f);
   return f;
 } catch (...) {
   return status::of_current_exception();
 }
 
-result<fence_index> stream_order::cover(owner_id o, std::uint64_t epoch) noexcept {
-  const std::vector<stream_slot::pending>& fences = slots_[o].fences;
-  const auto behind = std::ranges::find_if(
-      fences, [&](const stream_slot::pending& p) { return p.epoch >= epoch && !fences_[p.behind].not_made; });
-  if (behind == fences.end()) return cover(o);
-  hold(behind->behind);
-  return behind->behind;
+result<fence_index> stream_order::cover(owner_id owner, std::uint64_t epoch) noexcept {
+  const std::vector<stream_slot::pending>& fences = slots_[owner].fences;
+  const auto covering = std::ranges::find_if(fences, [&](const stream_slot::pending& pending) {
+    return pending.epoch >= epoch && !fences_[pending.fence].record_failed;
+  });
+  if (covering == fences.end()) return cover(owner);
+  ref(covering->fence);
+  return covering->fence;
 }
 
-std::uint64_t stream_order::epoch_of(owner_id o, fence_index f) const noexcept {
-  const auto of = std::ranges::find(slots_[o].fences, f, &stream_slot::pending::behind);
-  return of != slots_[o].fences.end() ? of->epoch : 0;
+std::uint64_t stream_order::epoch_of(owner_id owner, fence_index fence) const noexcept {
+  const auto found = std::ranges::find(slots_[owner].fences, fence, &stream_slot::pending::fence);
+  return found != slots_[owner].fences.end() ? found->epoch : 0;
 }
 
-bool stream_order::fence_behind(owner_id o) noexcept {
-  const result<fence_index> f = cover(o);
+bool stream_order::fence_behind(owner_id owner) noexcept {
+  const result<fence_index> f = cover(owner);
   if (!f || *f == no_fence) return false;
-  let_go(*f);
+  unref(*f);
   return true;
 }
 
-owner_id stream_order::begin_batch(stream_ref s, fence behind) {
+owner_id stream_order::begin_batch(stream_ref stream, fence batch_fence) {
   std::vector<stream_slot::pending> fences(1);
   const fence_index f = spare_fence();
-  const owner_id o = take_slot();
+  const owner_id owner = take_slot();
   spare_fences_.pop_back();
   ++recorded_;
-  fences_[f] = {.device_fence = behind, .holders = 1};
-  fences.front() = {slots_[o].epoch, f};
-  slots_[o].gone = true;
-  slots_[o].stream = s;
-  slots_[o].fences = std::move(fences);
+  fences_[f] = {.device_fence = batch_fence, .refcount = 1};
+  fences.front() = {slots_[owner].epoch, f};
+  slots_[owner].ended = true;
+  slots_[owner].stream = stream;
+  slots_[owner].fences = std::move(fences);
   ++in_use_;
-  watch(o);
-  return o;
+  watch(owner);
+  return owner;
 }
 
-void stream_order::end_batch(owner_id o) noexcept {
-  ++slots_[o].epoch;
-  slots_[o].dirty = false;
+void stream_order::end_batch(owner_id owner) noexcept {
+  ++slots_[owner].epoch;
+  slots_[owner].dirty = false;
 }
 
-void stream_order::let_go(fence_index f) noexcept {
-  if (--fences_[f].holders != 0) return;
-  device_.drop(fences_[f].device_fence);
-  fences_[f].device_fence = {};
-  spare_fences_.push_back(f);
+void stream_order::unref(fence_index fence) noexcept {
+  if (--fences_[fence].refcount != 0) return;
+  device_.drop(fences_[fence].device_fence);
+  fences_[fence].device_fence = {};
+  spare_fences_.push_back(fence);
 }
 
 // A later fence of a stream is not done before an earlier one, so one question to each stream settles what is pending.
-tracked_fence::state stream_order::ask(fence_index f) noexcept {
-  tracked_fence& t = fences_[f];
-  if (t.seen != tracked_fence::state::pending || !may_ask(f)) return t.seen;
-  stream_slot& on = slots_[t.order];
+tracked_fence::state stream_order::ask(fence_index fence) noexcept {
+  tracked_fence& t = fences_[fence];
+  if (t.status != tracked_fence::state::pending || !may_ask(fence)) return t.status;
+  stream_slot& slot = slots_[t.order];
   const bool ordered = t.order != idle_owner && !t.foreign;  // events on the context are recorded without the lock
-  if (ordered && on.asked_in_round == round_ && t.number >= on.pending_number) return t.seen;
+  if (ordered && slot.asked_in_round == round_ && t.number >= slot.pending_number) return t.status;
   const result<bool> done = device_.query(t.device_fence);
   if (!done) {
-    if (done.code() != errc::host_failure) t.seen = tracked_fence::state::failed;
+    if (done.code() != errc::host_failure) t.status = tracked_fence::state::failed;
   } else if (*done) {
-    t.seen = tracked_fence::state::done;
+    t.status = tracked_fence::state::done;
   } else if (ordered) {
-    on.asked_in_round = round_;
-    on.pending_number = t.number;
+    slot.asked_in_round = round_;
+    slot.pending_number = t.number;
   }
-  return t.seen;
+  return t.status;
 }
 
 void stream_order::watch(owner_id owner) noexcept {
@@ -330,35 +332,35 @@ void stream_order::watch(owner_id owner) noexcept {
 
 void stream_order::poll() noexcept {
   begin_round();
-  std::erase_if(watched_, [this](owner_id o) {
-    stream_slot& slot = slots_[o];
+  std::erase_if(watched_, [this](owner_id owner) {
+    stream_slot& slot = slots_[owner];
     if (slot.in_use) {
-      settle(o);
-      retire(o);
+      settle(owner);
+      retire(owner);
     }
-    slot.is_watched = slot.in_use && (slot.gone || !slot.fences.empty());
+    slot.is_watched = slot.in_use && (slot.ended || !slot.fences.empty());
     return !slot.is_watched;
   });
 }
 
 // Takes note of the slot's fences that are done. A later one covers what an earlier one does, which another thread may
 // still be recording.
-void stream_order::settle(owner_id o) noexcept {
-  stream_slot& slot = slots_[o];
+void stream_order::settle(owner_id owner) noexcept {
+  stream_slot& slot = slots_[owner];
   using state = tracked_fence::state;
   std::size_t ended = 0;
   bool asks = true;
   for (std::size_t k = 0; k < slot.fences.size(); ++k) {
     const auto [epoch, behind] = slot.fences[k];
-    const state seen = asks ? ask(behind) : fences_[behind].seen;
+    const state seen = asks ? ask(behind) : fences_[behind].status;
     if (seen == state::pending) asks = false;
     if (seen == state::done) {
       slot.done = epoch;
-      heap_.make_idle(o, epoch);
+      heap_.make_idle(owner, epoch);
       ended = k + 1;
     } else if (seen == state::failed && k == ended) {
-      if (slot.gone && !fences_[behind].not_made) {
-        heap_.make_idle(o, epoch, true);  // nothing will ever say when this memory is free: leaked
+      if (slot.ended && !fences_[behind].record_failed) {
+        heap_.make_idle(owner, epoch, true);  // nothing will ever say when this memory is free: leaked
       } else {
         slot.dirty = true;  // still good for its own stream; another fence may be tried for the others
       }
@@ -366,13 +368,13 @@ void stream_order::settle(owner_id o) noexcept {
     }
   }
   const auto end = slot.fences.begin() + static_cast<std::ptrdiff_t>(ended);
-  for (auto each = slot.fences.begin(); each != end; ++each) let_go(each->behind);
+  for (auto each = slot.fences.begin(); each != end; ++each) unref(each->fence);
   slot.fences.erase(slot.fences.begin(), end);
 }
 
-void stream_order::fence_named(owner_id o, bool was_asked, std::uint64_t batch_bytes) noexcept {
-  stream_slot& slot = slots_[o];
-  if ((single() && batch_bytes == bytes_a_batch) || !slot.dirty || slot.capturing || slot.gone || slot.is_graph ||
+void stream_order::fence_named(owner_id owner, bool was_asked, std::uint64_t batch_bytes) noexcept {
+  stream_slot& slot = slots_[owner];
+  if ((single() && batch_bytes == bytes_a_batch) || !slot.dirty || slot.capturing || slot.ended || slot.is_graph ||
       slot.everything)
     return;
   if (never_ends(slot.stream) || slot.foreign != 0 || record_on_stream(slot)) return;
@@ -384,51 +386,51 @@ void stream_order::fence_named(owner_id o, bool was_asked, std::uint64_t batch_b
   constexpr std::size_t most_pending = 16;
   if (!slot.fences.empty()) {  // as many as are done go, so that a stream keeps few
     begin_round();
-    settle(o);
+    settle(owner);
   }
-  named_ = o;
-  const bool taken = fence_behind(o);
+  named_ = owner;
+  const bool taken = fence_behind(owner);
   named_ = idle_owner;
   if (!taken || slot.fences.size() <= most_pending) return;
   // The latest fence covers what the one before it does.
   const auto before = slot.fences.end() - 2;
-  let_go(before->behind);
+  unref(before->fence);
   slot.fences.erase(before);
 }
 
-void stream_order::stream_gone(owner_id o) noexcept {
-  stream_slot& slot = slots_[o];
-  slot.gone = true;
-  watch(o);
+void stream_order::end_stream(owner_id owner) noexcept {
+  stream_slot& slot = slots_[owner];
+  slot.ended = true;
+  watch(owner);
   by_key_.erase(slot.key);
-  if (last_slot_ == o) last_slot_ = idle_owner;
+  if (last_slot_ == owner) last_slot_ = idle_owner;
   // The program tells while the handle lives. A fence on the stream itself spoils no other one's capture.
   if (fences_may_spoil() && slot.dirty && slot.foreign == 0 && !slot.capturing && has_lasting_handle(slot.stream)) {
-    named_ = o;
+    named_ = owner;
   }
-  if (!fences_may_spoil() || named_ == o) {
-    fence_behind(o);
+  if (!fences_may_spoil() || named_ == owner) {
+    fence_behind(owner);
   }
   named_ = idle_owner;
-  retire(o);
+  retire(owner);
 }
 
-std::optional<std::uint64_t> stream_order::key_of_handle(stream_ref s) const noexcept {
-  const owner_id latest = slot_in(by_handle_, number_of(s));
+std::optional<std::uint64_t> stream_order::key_of_handle(stream_ref stream) const noexcept {
+  const owner_id latest = slot_in(by_handle_, number_of(stream));
   if (latest == idle_owner) return std::nullopt;
   return slots_[latest].key;
 }
 
-void stream_order::retire(owner_id o) noexcept {
-  stream_slot& slot = slots_[o];
-  if (!slot.gone || slot.references != 0 || slot.handle_calls != 0 || !heap_.owns_nothing(o)) return;
+void stream_order::retire(owner_id owner) noexcept {
+  stream_slot& slot = slots_[owner];
+  if (!slot.ended || slot.references != 0 || slot.handle_calls != 0 || !heap_.owns_nothing(owner)) return;
   if (slot.is_graph) graphs_.erase(slot.key);
-  release_slot(o);
+  release_slot(owner);
 }
 
 void stream_order::release_slot(owner_id owner) noexcept {
   stream_slot& slot = slots_[owner];
-  for (const stream_slot::pending& p : slot.fences) let_go(p.behind);
+  for (const stream_slot::pending& p : slot.fences) unref(p.fence);
   if (!slot.is_graph) --in_use_;
   if (left_behind_ == owner) left_behind_ = idle_owner;
   if (slot_in(by_handle_, number_of(slot.stream)) == owner) by_handle_.erase(number_of(slot.stream));
@@ -458,27 +460,27 @@ owner_id stream_order::add_graph(const stream_slot& origin) {
 }
 
 owner_id stream_order::graph_owner_of_free(owner_id graph, std::uint64_t key) {
-  if (key == slots_[graph].origin_key || slots_[graph].gone) return graph;
-  if (slots_[graph].aside == idle_owner) {
-    const owner_id aside = add_graph(slots_[graph]);
-    slots_[graph].aside = aside;
+  if (key == slots_[graph].origin_key || slots_[graph].ended) return graph;
+  if (slots_[graph].withheld_owner == idle_owner) {
+    const owner_id withheld = add_graph(slots_[graph]);
+    slots_[graph].withheld_owner = withheld;
   }
-  return slots_[graph].aside;
+  return slots_[graph].withheld_owner;
 }
 
-result<owner_id> stream_order::capture_begin(owner_id o) {
-  if (slots_[o].capturing) return status{errc::invalid_argument, "the stream is capturing already"};
-  const owner_id g = add_graph(slots_[o]);
-  slots_[o].capturing = true;
-  slots_[o].graph = g;
-  ++slots_[o].references;  // both by the capture
+result<owner_id> stream_order::capture_begin(owner_id owner) {
+  if (slots_[owner].capturing) return status{errc::invalid_argument, "the stream is capturing already"};
+  const owner_id g = add_graph(slots_[owner]);
+  slots_[owner].capturing = true;
+  slots_[owner].graph = g;
+  ++slots_[owner].references;  // both by the capture
   ++slots_[g].references;
   ++seen_;
   return g;
 }
 
-std::uint64_t stream_order::capture_end(owner_id o) noexcept {
-  stream_slot& slot = slots_[o];
+std::uint64_t stream_order::capture_end(owner_id owner) noexcept {
+  stream_slot& slot = slots_[owner];
   const owner_id g = slot.graph;
   slot.capturing = false;
   slot.graph = idle_owner;
@@ -487,15 +489,15 @@ std::uint64_t stream_order::capture_end(owner_id o) noexcept {
   return slots_[g].key;
 }
 
-std::uint64_t stream_order::open_region(stream_ref s, std::uint64_t key) {
-  const owner_id g = add_graph(slots_[slot_of(s, key)]);
+std::uint64_t stream_order::open_region(stream_ref stream, std::uint64_t key) {
+  const owner_id g = add_graph(slots_[slot_of(stream, key)]);
   ++seen_;
   return slots_[g].key;
 }
 
 owner_id stream_order::region(std::uint64_t number) const noexcept {
   const owner_id g = slot_in(graphs_, number);
-  return slots_[g].gone ? idle_owner : g;
+  return slots_[g].ended ? idle_owner : g;
 }
 
 status stream_order::graph_gone(std::uint64_t graph) {
@@ -509,18 +511,18 @@ status stream_order::graph_gone(std::uint64_t graph) {
         return {errc::invalid_argument, fmt::format("graph {} is still being captured", graph)};
     }
   }
-  const owner_id aside = slots_[g].aside;
-  gone_graph(g);
-  if (aside != idle_owner) gone_graph(aside);
+  const owner_id withheld = slots_[g].withheld_owner;
+  release_graph(g);
+  if (withheld != idle_owner) release_graph(withheld);
   return {};
 }
 
-void stream_order::gone_graph(owner_id g) {
-  slots_[g].gone = true;
-  watch(g);
-  slots_[g].dirty = true;  // its latest run may be in flight on any stream
-  if (!fences_may_spoil()) fence_behind(g);
-  retire(g);
+void stream_order::release_graph(owner_id graph) {
+  slots_[graph].ended = true;
+  watch(graph);
+  slots_[graph].dirty = true;  // its latest run may be in flight on any stream
+  if (!fences_may_spoil()) fence_behind(graph);
+  retire(graph);
 }
 
 std::uint64_t stream_order::metadata_bytes() const noexcept {

@@ -15,10 +15,10 @@ inline constexpr fence_index no_fence = 0xffff'ffff;
 struct tracked_fence {
   enum class state : std::uint8_t { unrecorded, pending, done, failed };
   fence device_fence;
-  std::uint32_t holders = 0;
-  state seen = state::pending;
-  bool foreign = false;   ///< an event on another context
-  bool not_made = false;  ///< failed before it was recorded: another one is tried
+  std::uint32_t refcount = 0;
+  state status = state::pending;
+  bool foreign = false;        ///< an event on another context
+  bool record_failed = false;  ///< failed before it was recorded: another one is tried
   /// Of the slot on whose stream it is recorded; `idle_owner`: on the context. Fences of one stream are done in the
   /// order of their numbers.
   owner_id order = idle_owner;
@@ -28,8 +28,8 @@ struct tracked_fence {
 /// Where a fence is to be recorded. The driver blocks while the stream's queue is full (about 1,000 entries), so it is
 /// asked without the pool's lock: see `stream_order::record`.
 struct unrecorded_fence {
-  fence_index which = no_fence;
-  stream_ref on;              ///< where `by_stream`
+  fence_index fence = no_fence;
+  stream_ref stream;          ///< where `by_stream`
   std::uint64_t foreign = 0;  ///< the context of a stream that is not of the device's own; 0: it is
   bool by_stream = false;     ///< else an event on the whole context
   bool apart = false;         ///< invalidates no capture: on a created stream of the device, which captures nothing

@@ -10,9 +10,9 @@ class CachedBins : public cached_program {
   /// Sizes above 64 KiB whose first bin is the same.
   static std::vector<std::size_t> sizes_of_one_bin(std::size_t sizes) {
     std::vector<std::size_t> found{1000 * 512};
-    const std::uint32_t bin = bin_places::of(found.front() / 512);
+    const std::uint32_t bin = bin_index::index_of(found.front() / 512);
     for (std::size_t bytes = found.front() + 512; found.size() < sizes; bytes += 512) {
-      if (bin_places::of(bytes / 512) == bin) found.push_back(bytes);
+      if (bin_index::index_of(bytes / 512) == bin) found.push_back(bytes);
     }
     return found;
   }

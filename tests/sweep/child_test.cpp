@@ -18,7 +18,7 @@ TEST(child, passes_text_through) {
   const std::string long_text(3'000'000, 'x');
   const auto got = shell("cat; echo wrong >&2; exit 7", long_text);
   ASSERT_TRUE(got) << got.why().message();
-  EXPECT_EQ(got->out, long_text);
+  EXPECT_EQ(got->output, long_text);
   EXPECT_EQ(got->err, "wrong\n");
   EXPECT_EQ(got->exit_status, 7);
   EXPECT_EQ(got->signal, 0);
@@ -47,8 +47,8 @@ TEST(child, gets_nothing_of_the_launcher) {
   ::setenv("RANKING", "stays", 1);
   const auto got = shell("env");
   ASSERT_TRUE(got);
-  EXPECT_THAT(got->out, testing::Not(testing::ContainsRegex("(^|\n)(OMPI_|PMI|SLURM_|RANK=|GPUMEM_)")));
-  EXPECT_THAT(got->out, testing::HasSubstr("RANKING=stays"));
+  EXPECT_THAT(got->output, testing::Not(testing::ContainsRegex("(^|\n)(OMPI_|PMI|SLURM_|RANK=|GPUMEM_)")));
+  EXPECT_THAT(got->output, testing::HasSubstr("RANKING=stays"));
 }
 
 TEST(child, that_does_not_exist_is_said) {

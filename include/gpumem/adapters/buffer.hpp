@@ -21,12 +21,12 @@ class buffer {
  public:
   buffer() noexcept = default;
   /// Allocates `count` elements for work on `stream`. Throws `out_of_memory` or `bad_request`; 0 elements take nothing.
-  buffer(allocator& from, std::size_t count, stream_ref stream = {}, int device = 0)
-      : buffer{&from, count, stream, device} {}
+  buffer(allocator& upstream, std::size_t count, stream_ref stream = {}, int device = 0)
+      : buffer{&upstream, count, stream, device} {}
 
-  buffer(buffer&& other) noexcept { swap(other); }
-  buffer& operator=(buffer&& other) noexcept {
-    buffer former{std::move(other)};
+  buffer(buffer&& source) noexcept { swap(source); }
+  buffer& operator=(buffer&& source) noexcept {
+    buffer former{std::move(source)};
     swap(former);
     return *this;
   }
@@ -34,14 +34,14 @@ class buffer {
   buffer& operator=(const buffer&) = delete;
   ~buffer() { give(); }
 
-  void swap(buffer& other) noexcept {
-    std::swap(from_, other.from_);
-    std::swap(stream_, other.stream_);
-    std::swap(device_, other.device_);
-    std::swap(moved_stream_, other.moved_stream_);
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    std::swap(capacity_, other.capacity_);
+  void swap(buffer& rhs) noexcept {
+    std::swap(upstream_, rhs.upstream_);
+    std::swap(stream_, rhs.stream_);
+    std::swap(device_, rhs.device_);
+    std::swap(moved_stream_, rhs.moved_stream_);
+    std::swap(data_, rhs.data_);
+    std::swap(size_, rhs.size_);
+    std::swap(capacity_, rhs.capacity_);
   }
 
   /// An address on the device.
@@ -65,7 +65,7 @@ class buffer {
   template <typename Copy>
   void resize(std::size_t count, const Copy& copy) {
     if (count > capacity_) {
-      buffer larger{from_, count, stream_, device_};
+      buffer larger{upstream_, count, stream_, device_};
       if (size_ != 0) copy(larger.data_, static_cast<const T*>(data_), size_bytes(), stream_);
       swap(larger);
     }
@@ -79,7 +79,7 @@ class buffer {
     stream_ = stream;
   }
   /// States that work on `stream` also uses the buffer. After its free, the block is reusable only when that is done.
-  status also_used_on(stream_ref stream) { return data_ == nullptr ? status{} : from_->record_use(data_, stream); }
+  status also_used_on(stream_ref stream) { return data_ == nullptr ? status{} : upstream_->record_use(data_, stream); }
 
   /// Frees it now.
   void reset() noexcept {
@@ -93,25 +93,25 @@ class buffer {
   }
 
  private:
-  buffer(allocator* from, std::size_t count, stream_ref stream, int device)
-      : from_{from}, stream_{stream}, device_{device}, data_{take(count)}, size_{count}, capacity_{count} {}
+  buffer(allocator* upstream, std::size_t count, stream_ref stream, int device)
+      : upstream_{upstream}, stream_{stream}, device_{device}, data_{take(count)}, size_{count}, capacity_{count} {}
 
   T* take(std::size_t count) const {
     if (count == 0) return nullptr;
-    if (from_ == nullptr) throw bad_request{{errc::invalid_argument, "a buffer without an allocator cannot grow"}};
+    if (upstream_ == nullptr) throw bad_request{{errc::invalid_argument, "a buffer without an allocator cannot grow"}};
     // The allocator refuses an impossible size, with a report.
     constexpr std::size_t most = std::numeric_limits<std::size_t>::max() / sizeof(T);
     const std::size_t bytes = count > most ? std::numeric_limits<std::size_t>::max() : count * sizeof(T);
-    return static_cast<T*>(from_->allocate(bytes, stream_, device_));
+    return static_cast<T*>(upstream_->allocate(bytes, stream_, device_));
   }
   void give() noexcept {
     if (data_ == nullptr) return;
     gpumem::free_args stated;
     if (moved_stream_) stated.stream = stream_;
-    from_->deallocate(std::exchange(data_, nullptr), stated);
+    upstream_->deallocate(std::exchange(data_, nullptr), stated);
   }
 
-  allocator* from_ = nullptr;
+  allocator* upstream_ = nullptr;
   stream_ref stream_{};
   int device_ = 0;
   bool moved_stream_ = false;

@@ -26,7 +26,7 @@ namespace gpumem {
 
 class cuda_resource {
  public:
-  explicit cuda_resource(allocator& from, int device = 0) noexcept : from_{&from}, device_{device} {}
+  explicit cuda_resource(allocator& upstream, int device = 0) noexcept : upstream_{&upstream}, device_{device} {}
 
   // --- the CCCL of CUDA 13.0 -----------------------------------------------------------------------------
   /// These throw `out_of_memory` or `bad_request`, both std::bad_alloc.
@@ -34,36 +34,38 @@ class cuda_resource {
     return take(bytes, alignment, stream);
   }
   void* allocate_async(std::size_t bytes, cuda::stream_ref stream) { return take(bytes, block_granularity, stream); }
-  void deallocate_async(void* p, std::size_t bytes, std::size_t /*alignment*/, cuda::stream_ref stream) noexcept {
-    give(p, bytes, stream);
+  void deallocate_async(void* pointer, std::size_t bytes, std::size_t /*alignment*/, cuda::stream_ref stream) noexcept {
+    give(pointer, bytes, stream);
   }
-  void deallocate_async(void* p, std::size_t bytes, cuda::stream_ref stream) noexcept { give(p, bytes, stream); }
+  void deallocate_async(void* pointer, std::size_t bytes, cuda::stream_ref stream) noexcept {
+    give(pointer, bytes, stream);
+  }
   void* allocate(std::size_t bytes, std::size_t alignment = block_granularity) {
     return allocate_sync(bytes, alignment);
   }
-  void deallocate(void* p, std::size_t bytes, std::size_t alignment = block_granularity) noexcept {
-    deallocate_sync(p, bytes, alignment);
+  void deallocate(void* pointer, std::size_t bytes, std::size_t alignment = block_granularity) noexcept {
+    deallocate_sync(pointer, bytes, alignment);
   }
 
   // --- later ones ----------------------------------------------------------------------------------------
   void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment = block_granularity) {
     return take(bytes, alignment, stream);
   }
-  void deallocate(cuda::stream_ref stream, void* p, std::size_t bytes,
+  void deallocate(cuda::stream_ref stream, void* pointer, std::size_t bytes,
                   std::size_t /*alignment*/ = block_granularity) noexcept {
-    give(p, bytes, stream);
+    give(pointer, bytes, stream);
   }
   void* allocate_sync(std::size_t bytes, std::size_t alignment = block_granularity) {
     void* const p = take(bytes, alignment, default_stream());
     // Earlier work of the default stream may still use the block.
     if (const cudaError_t waited = wait_for_default_stream(); waited != cudaSuccess) {
-      from_->deallocate(p);
+      upstream_->deallocate(p);
       throw bad_request{{errc::device_error, std::string{"cudaStreamSynchronize: "} + cudaGetErrorString(waited)}};
     }
     return p;
   }
-  void deallocate_sync(void* p, std::size_t bytes, std::size_t /*alignment*/ = block_granularity) noexcept {
-    give(p, bytes, default_stream());
+  void deallocate_sync(void* pointer, std::size_t bytes, std::size_t /*alignment*/ = block_granularity) noexcept {
+    give(pointer, bytes, default_stream());
   }
 
   [[nodiscard]] int device() const noexcept { return device_; }
@@ -73,7 +75,7 @@ class cuda_resource {
  private:
   /// Waits on this resource's device, which need not be the current one.
   [[nodiscard]] cudaError_t wait_for_default_stream() const {
-    const int own = from_->devices().at(static_cast<std::size_t>(device_)).physical_ordinal;
+    const int own = upstream_->devices().at(static_cast<std::size_t>(device_)).physical_ordinal;
     int current = 0;
     if (const cudaError_t e = cudaGetDevice(&current); e != cudaSuccess) return e;
     if (current == own) return cudaStreamSynchronize(nullptr);
@@ -85,19 +87,19 @@ class cuda_resource {
   static cuda::stream_ref default_stream() noexcept { return cuda::stream_ref{cudaStream_t{nullptr}}; }
 
   void* take(std::size_t bytes, std::size_t alignment, cuda::stream_ref stream) {
-    return from_->allocate({.bytes = bytes == 0 ? 1 : bytes,
-                            .stream = {stream.get()},
-                            .device = device_,
-                            .alignment = alignment > block_granularity ? alignment : block_granularity});
+    return upstream_->allocate({.bytes = bytes == 0 ? 1 : bytes,
+                                .stream = {stream.get()},
+                                .device = device_,
+                                .alignment = alignment > block_granularity ? alignment : block_granularity});
   }
-  void give(void* p, std::size_t bytes, cuda::stream_ref stream) noexcept {
+  void give(void* pointer, std::size_t bytes, cuda::stream_ref stream) noexcept {
     gpumem::free_args stated;
     stated.stream = stream_ref{stream.get()};
     stated.bytes = bytes == 0 ? 1 : bytes;
-    from_->deallocate(p, stated);
+    upstream_->deallocate(pointer, stated);
   }
 
-  allocator* from_;
+  allocator* upstream_;
   int device_;
 };
 

@@ -24,16 +24,16 @@ class pinned_resource final : public std::pmr::memory_resource {
   /// A pool of pinned host memory for copies with `gpu`, which must outlive it; `capacity_bytes` as in pinned_device.
   /// By default idle segments are kept until memory runs short (policy `caching`).
   static result<std::unique_ptr<pinned_resource>> open(device& gpu, std::uint64_t capacity_bytes = 0) {
-    settings with;
-    if (status ok = with.set("policy", "caching"); !ok) return ok;
-    return open(gpu, capacity_bytes, std::move(with));
+    settings options;
+    if (status ok = options.set("policy", "caching"); !ok) return ok;
+    return open(gpu, capacity_bytes, std::move(options));
   }
   /// The same with the caller's settings. Does not read the environment, whose settings are for device memory.
-  static result<std::unique_ptr<pinned_resource>> open(device& gpu, std::uint64_t capacity_bytes, settings with) {
-    with.reuse = stream_reuse::host;  // the device cannot make the host wait
+  static result<std::unique_ptr<pinned_resource>> open(device& gpu, std::uint64_t capacity_bytes, settings options) {
+    options.reuse = stream_reuse::host;  // the device cannot make the host wait
     std::unique_ptr<pinned_resource> made{new pinned_resource{gpu, capacity_bytes}};
     device* const devices[]{&made->memory_};
-    result<std::unique_ptr<allocator>> opened = allocator::open(devices, with);
+    result<std::unique_ptr<allocator>> opened = allocator::open(devices, options);
     if (!opened) return opened.why();
     made->allocator_ = *std::move(opened);
     return result<std::unique_ptr<pinned_resource>>{std::move(made)};
@@ -56,14 +56,12 @@ class pinned_resource final : public std::pmr::memory_resource {
                                  .device = 0,
                                  .alignment = std::max(alignment, block_granularity)});
   }
-  void do_deallocate(void* p, std::size_t bytes, std::size_t /*alignment*/) override {
+  void do_deallocate(void* pointer, std::size_t bytes, std::size_t /*alignment*/) override {
     gpumem::free_args stated;
     stated.bytes = std::max<std::size_t>(bytes, 1);
-    allocator_->deallocate(p, stated);
+    allocator_->deallocate(pointer, stated);
   }
-  [[nodiscard]] bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
-    return this == &other;
-  }
+  [[nodiscard]] bool do_is_equal(const std::pmr::memory_resource& rhs) const noexcept override { return this == &rhs; }
 
   pinned_device memory_;
   std::unique_ptr<allocator> allocator_;  // destroyed before the memory

@@ -27,7 +27,7 @@ namespace gpumem {
 #ifdef GPUMEM_RMM_HAS_BASE_CLASS
 class rmm_resource final : public rmm::mr::device_memory_resource {
  public:
-  explicit rmm_resource(allocator& from, int device = 0) noexcept : from_{&from}, device_{device} {}
+  explicit rmm_resource(allocator& upstream, int device = 0) noexcept : upstream_{&upstream}, device_{device} {}
 
   [[nodiscard]] int device() const noexcept { return device_; }
 
@@ -36,29 +36,29 @@ class rmm_resource final : public rmm::mr::device_memory_resource {
   void* do_allocate(std::size_t bytes, rmm::cuda_stream_view stream) override {
     if (bytes == 0) return nullptr;
     try {
-      return from_->allocate(bytes, stream_ref{stream.value()}, device_);
+      return upstream_->allocate(bytes, stream_ref{stream.value()}, device_);
     } catch (const out_of_memory& why) {
       throw rmm::out_of_memory{why.what()};
     }
   }
-  void do_deallocate(void* p, std::size_t bytes, rmm::cuda_stream_view stream) noexcept override {
+  void do_deallocate(void* pointer, std::size_t bytes, rmm::cuda_stream_view stream) noexcept override {
     gpumem::free_args stated;
     stated.stream = stream_ref{stream.value()};
     stated.bytes = bytes;
-    from_->deallocate(p, stated);
+    upstream_->deallocate(pointer, stated);
   }
-  [[nodiscard]] bool do_is_equal(const rmm::mr::device_memory_resource& other) const noexcept override {
-    const auto* const same = dynamic_cast<const rmm_resource*>(&other);
-    return same != nullptr && same->from_ == from_ && same->device_ == device_;
+  [[nodiscard]] bool do_is_equal(const rmm::mr::device_memory_resource& rhs) const noexcept override {
+    const auto* const same = dynamic_cast<const rmm_resource*>(&rhs);
+    return same != nullptr && same->upstream_ == upstream_ && same->device_ == device_;
   }
 
-  allocator* from_;
+  allocator* upstream_;
   int device_;
 };
 #else
 class rmm_resource {
  public:
-  explicit rmm_resource(allocator& from, int device = 0) noexcept : memory_{from, device} {}
+  explicit rmm_resource(allocator& upstream, int device = 0) noexcept : memory_{upstream, device} {}
 
   [[nodiscard]] int device() const noexcept { return memory_.device(); }
 
@@ -69,12 +69,12 @@ class rmm_resource {
   void* allocate_sync(std::size_t bytes, std::size_t alignment = block_granularity) {
     return as_rmm([&] { return memory_.allocate_sync(bytes, alignment); });
   }
-  void deallocate(cuda::stream_ref stream, void* p, std::size_t bytes,
+  void deallocate(cuda::stream_ref stream, void* pointer, std::size_t bytes,
                   std::size_t alignment = block_granularity) noexcept {
-    memory_.deallocate(stream, p, bytes, alignment);
+    memory_.deallocate(stream, pointer, bytes, alignment);
   }
-  void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment = block_granularity) noexcept {
-    memory_.deallocate_sync(p, bytes, alignment);
+  void deallocate_sync(void* pointer, std::size_t bytes, std::size_t alignment = block_granularity) noexcept {
+    memory_.deallocate_sync(pointer, bytes, alignment);
   }
 
   friend bool operator==(const rmm_resource&, const rmm_resource&) noexcept = default;

@@ -22,24 +22,24 @@ namespace gpumem {
 /// The allocator must outlive the resource, and the resource must outlive its allocations.
 class thrust_resource final : public thrust::mr::memory_resource<thrust::device_ptr<void>> {
  public:
-  explicit thrust_resource(allocator& from, int device = 0, stream_ref stream = {}) noexcept
-      : from_{&from}, device_{device}, stream_{stream} {}
+  explicit thrust_resource(allocator& upstream, int device = 0, stream_ref stream = {}) noexcept
+      : upstream_{&upstream}, device_{device}, stream_{stream} {}
 
   /// Throws `out_of_memory` or `bad_request`, which are std::bad_alloc, as Thrust's own is.
   pointer do_allocate(std::size_t bytes, std::size_t alignment) override {
-    return pointer{from_->allocate({.bytes = bytes == 0 ? 1 : bytes,
-                                    .stream = stream_,
-                                    .device = device_,
-                                    .alignment = alignment > block_granularity ? alignment : block_granularity})};
+    return pointer{upstream_->allocate({.bytes = bytes == 0 ? 1 : bytes,
+                                        .stream = stream_,
+                                        .device = device_,
+                                        .alignment = alignment > block_granularity ? alignment : block_granularity})};
   }
-  void do_deallocate(pointer p, std::size_t /*bytes*/, std::size_t /*alignment*/) override {
-    from_->deallocate(p.get());
+  void do_deallocate(pointer block, std::size_t /*bytes*/, std::size_t /*alignment*/) override {
+    upstream_->deallocate(block.get());
   }
 
   [[nodiscard]] stream_ref stream() const noexcept { return stream_; }
 
  private:
-  allocator* from_;
+  allocator* upstream_;
   int device_;
   stream_ref stream_;
 };

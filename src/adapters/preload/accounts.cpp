@@ -18,50 +18,60 @@ namespace {
 
 std::array<std::atomic<std::uint64_t>, most_devices> graph_bytes;
 
-served_device* served_with_account(int ordinal) noexcept {
+served_context* served_with_account(int ordinal) noexcept {
   if (ordinal < 0 || ordinal >= most_devices) return nullptr;
-  served_device* const d = open_devices[ordinal].load(std::memory_order_acquire);
+  served_context* const d = open_devices[ordinal].load(std::memory_order_acquire);
   return d != nullptr && d->account.active() ? d : nullptr;
 }
 
 /// An account, and what is known of its device.
 struct account_view {
   int ordinal = -1;
-  ledger* account = nullptr;
-  const served_device* served = nullptr;  ///< null: only counted
+  process_budget* account = nullptr;
+  const served_context* served = nullptr;  ///< null: only counted
   const device_info* info = nullptr;
   group_ledger* group = nullptr;
   std::uint64_t limit_bytes = 0;  ///< on the whole process; 0: none
   [[nodiscard]] explicit operator bool() const noexcept { return account != nullptr; }
 };
 
-account_view view_of(served_device& d) noexcept {
-  return {d.ordinal, &d.account, &d, &d.on->info(), d.group.get(), d.whole_process ? d.limit_bytes : 0};
+account_view view_of(served_context& device) noexcept {
+  return {device.ordinal,
+          &device.account,
+          &device,
+          &device.cuda_device->info(),
+          device.group.get(),
+          device.whole_process ? device.limit_bytes : 0};
 }
-account_view view_of(unserved_device& d) noexcept {
-  return {d.ordinal, &d.account, nullptr, &d.on->info(), d.group.get(), d.whole_process ? d.limit_bytes : 0};
+account_view view_of(unserved_device& device) noexcept {
+  return {device.ordinal,
+          &device.account,
+          nullptr,
+          &device.cuda_device->info(),
+          device.group.get(),
+          device.whole_process ? device.limit_bytes : 0};
 }
 
 /// The account of a device; none where there is none that counts.
 account_view account_of(int ordinal) noexcept {
-  if (served_device* const d = served_with_account(ordinal)) return view_of(*d);
+  if (served_context* const d = served_with_account(ordinal)) return view_of(*d);
   if (unserved_device* const d = unserved_account(ordinal)) return view_of(*d);
   return {};
 }
 
 /// The account of the current context's device, opened where it was not yet.
 account_view account_of_current(CUresult* refusal) noexcept {
-  served_device* const served = current_device(refusal);
+  served_context* const served = current_device(refusal);
   if (*refusal != CUDA_SUCCESS) return {};
   if (served != nullptr) return served->account.active() ? view_of(*served) : account_view{};
-  if (served_device* const d = served_with_account(current_ordinal())) return view_of(*d);
+  if (served_context* const d = served_with_account(current_ordinal())) return view_of(*d);
   if (unserved_device* const d = unserved_current(refusal)) return view_of(*d);
   return {};
 }
 
 CUcontext current_context() noexcept {
-  CUcontext here = nullptr;
-  return calls() != nullptr && calls()->ctx_get_current(&here) == CUDA_SUCCESS ? here : nullptr;
+  CUcontext context = nullptr;
+  return calls() != nullptr && calls()->ctx_get_current(&context) == CUDA_SUCCESS ? context : nullptr;
 }
 
 /// What the driver says is used on the current device.
@@ -73,10 +83,10 @@ bool used_on_current(std::uint64_t* bytes) {
   return true;
 }
 
-std::uint64_t reserved_by(const served_device& d) {
+std::uint64_t reserved_by(const served_context& device) {
   std::uint64_t bytes = 0;
-  for (const logical_device& l : d.memory->devices()) {
-    if (const result<statistics> s = d.memory->stats(l.ordinal)) bytes += s->reserved_bytes;
+  for (const logical_device& l : device.memory->devices()) {
+    if (const result<statistics> s = device.memory->stats(l.ordinal)) bytes += s->reserved_bytes;
   }
   return bytes;
 }
@@ -84,30 +94,30 @@ std::uint64_t reserved_by(const served_device& d) {
 /// All GPUs as they were when the process had no context yet; empty where NVML cannot tell.
 const std::vector<gpu_usage>& used_at_first() {
   static const auto* const seen = [] {
-    auto* const out = new std::vector<gpu_usage>;
-    if (result<std::vector<gpu_usage>> now = gpu_usage_now()) *out = *std::move(now);
-    return out;
+    auto* const usage = new std::vector<gpu_usage>;
+    if (result<std::vector<gpu_usage>> sampled = gpu_usage_now()) *usage = *std::move(sampled);
+    return usage;
   }();
   return *seen;
 }
 
 /// What is used beside gpumem's segments and what was counted: by this process where NVML tells it apart, else by all.
 /// Of two looks whose difference counts both are of one kind, or other processes' allocations would be in it.
-used_memory unaccounted(const account_view& d, bool of_process) {
-  used_memory out{.of_process = of_process, .ordinal = d.ordinal};
+used_memory unaccounted(const account_view& view, bool of_process) {
+  used_memory memory{.of_process = of_process, .ordinal = view.ordinal};
   std::uint64_t used = 0;
   std::uint64_t ours = 0;
   if (of_process) {
-    const std::optional<std::uint64_t> own = nvml_own_bytes(d.info->uuid);
-    out.known = own.has_value();
+    const std::optional<std::uint64_t> own = nvml_own_bytes(view.info->uuid);
+    memory.known = own.has_value();
     used = own.value_or(0);
   } else {
-    out.known = used_on_current(&used);
-    if (d.group != nullptr && d.group->counts_measured()) ours = d.group->held_by_others();
+    memory.known = used_on_current(&used);
+    if (view.group != nullptr && view.group->counts_measured()) ours = view.group->held_by_others();
   }
-  ours += (d.served != nullptr ? reserved_by(*d.served) : 0) + d.account->counted_bytes();
-  out.bytes = used > ours ? used - ours : 0;
-  return out;
+  ours += (view.served != nullptr ? reserved_by(*view.served) : 0) + view.account->counted_bytes();
+  memory.bytes = used > ours ? used - ours : 0;
+  return memory;
 }
 
 }  // namespace
@@ -116,8 +126,8 @@ std::uint64_t process_bytes(const device_info& info, group_ledger* group) noexce
   if (const std::optional<std::uint64_t> own = nvml_own_bytes(info.uuid)) return *own;
   const auto before = std::ranges::find(used_at_first(), info.uuid, &gpu_usage::uuid);
   if (before != used_at_first().end() && !info.simulated) {  // a simulated card is this process's alone
-    if (const result<memory_info> now = nvml_memory(info.uuid)) {
-      const std::uint64_t used = now->total_bytes - now->free_bytes;
+    if (const result<memory_info> memory = nvml_memory(info.uuid)) {
+      const std::uint64_t used = memory->total_bytes - memory->free_bytes;
       return used > before->used_bytes ? used - before->used_bytes : 0;
     }
   }
@@ -131,71 +141,71 @@ std::uint64_t process_bytes(const device_info& info, group_ledger* group) noexce
   std::uint64_t least = UINT64_MAX;
   for (int i = 0; i < looks; ++i) {
     std::uint64_t used = 0;
-    const std::uint64_t others = group->held_by_others();
+    const std::uint64_t foreign_bytes = group->held_by_others();
     if (!used_on_current(&used)) return 0;
-    least = std::min(least, used > others ? used - others : 0);
+    least = std::min(least, used > foreign_bytes ? used - foreign_bytes : 0);
   }
   return least;
 }
 
-bool fits_process_limit(const device_info& of, std::uint64_t limit_bytes, std::uint64_t bytes) noexcept {
-  const std::optional<std::uint64_t> own = nvml_own_bytes(of.uuid);
+bool fits_process_limit(const device_info& info, std::uint64_t limit_bytes, std::uint64_t bytes) noexcept {
+  const std::optional<std::uint64_t> own = nvml_own_bytes(info.uuid);
   return !own || (*own <= limit_bytes && bytes <= limit_bytes - *own);
 }
 
-charge charge_for(const price& p, bool dedicated) noexcept {
-  charge out;
+charge charge_for(const call_size& size, bool dedicated) noexcept {
+  charge made;
   const bool counts = dedicated || limits_process();
-  if (p.bytes == 0 || (!counts && !guards_memory())) return out;
+  if (size.bytes == 0 || (!counts && !guards_memory())) return made;
   CUresult refusal = CUDA_SUCCESS;
   account_view d = account_of_current(&refusal);
   if (refusal != CUDA_SUCCESS) {
-    out.granted = false;
-    return out;
+    made.granted = false;
+    return made;
   }
-  if (!counts) return out;
-  if (p.ordinal >= 0) d = account_of(p.ordinal);
-  if (!d) return out;
-  out.granted =
-      (d.limit_bytes == 0 || fits_process_limit(*d.info, d.limit_bytes, p.bytes)) && d.account->charge(p.bytes);
-  out.ordinal = d.ordinal;
-  out.bytes = p.bytes;
-  return out;
+  if (!counts) return made;
+  if (size.ordinal >= 0) d = account_of(size.ordinal);
+  if (!d) return made;
+  made.granted =
+      (d.limit_bytes == 0 || fits_process_limit(*d.info, d.limit_bytes, size.bytes)) && d.account->charge(size.bytes);
+  made.ordinal = d.ordinal;
+  made.bytes = size.bytes;
+  return made;
 }
 
-void keep_receipt(const charge& c, kept_as kind, std::uint64_t given, bool with_context) noexcept {
-  if (c.ordinal < 0) return;
+void keep_receipt(const charge& charged, kept_as kind, std::uint64_t given, bool with_context) noexcept {
+  if (charged.ordinal < 0) return;
   const std::uint64_t context = with_context ? reinterpret_cast<std::uintptr_t>(current_context()) : 0;
   switch (kind) {
     case kept_as::address:
-      return address_receipts().keep(given, c.ordinal, c.bytes, context);
+      return address_receipts().keep(given, charged.ordinal, charged.bytes, context);
     case kept_as::handle:
-      return handle_receipts().keep(given, c.ordinal, c.bytes, context);
+      return handle_receipts().keep(given, charged.ordinal, charged.bytes, context);
     case kept_as::pages:
-      return all_pages().created(given, c.ordinal, c.bytes);
+      return all_pages().created(given, charged.ordinal, charged.bytes);
     case kept_as::graph:
-      graph_bytes[static_cast<std::size_t>(c.ordinal)].fetch_add(c.bytes);
+      graph_bytes[static_cast<std::size_t>(charged.ordinal)].fetch_add(charged.bytes);
       return;
   }
 }
 
 void context_ended(CUcontext context) noexcept {
-  const auto which = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(context));
-  refund(address_receipts().take_context(which));
-  refund(handle_receipts().take_context(which));
+  const auto context_id = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(context));
+  refund(address_receipts().take_context(context_id));
+  refund(handle_receipts().take_context(context_id));
 }
 
-void refund(const receipts::entry& e) noexcept {
-  if (e.bytes == 0) return;
-  if (const account_view d = account_of(e.ordinal)) d.account->refund(e.bytes);
+void refund(const charge_table::entry& charged) noexcept {
+  if (charged.bytes == 0) return;
+  if (const account_view d = account_of(charged.ordinal)) d.account->refund(charged.bytes);
 }
 
-receipts& address_receipts() noexcept {
-  static auto* const only = new receipts;
+charge_table& address_receipts() noexcept {
+  static auto* const only = new charge_table;
   return *only;
 }
-receipts& handle_receipts() noexcept {
-  static auto* const only = new receipts;
+charge_table& handle_receipts() noexcept {
+  static auto* const only = new charge_table;
   return *only;
 }
 page_receipts& all_pages() noexcept {
@@ -241,9 +251,9 @@ void measure_after(const used_memory& before) noexcept {
   constexpr int looks = 3;
   std::uint64_t least = UINT64_MAX;
   for (int i = 0; i < looks; ++i) {
-    const used_memory now = unaccounted(d, before.of_process);
-    if (!now.known) return;
-    least = std::min(least, now.bytes);
+    const used_memory sample = unaccounted(d, before.of_process);
+    if (!sample.known) return;
+    least = std::min(least, sample.bytes);
     if (least <= before.bytes) return;
     std::this_thread::yield();
   }

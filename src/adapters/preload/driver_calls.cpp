@@ -4,11 +4,11 @@ namespace gpumem::preload {
 namespace {
 
 template <typename Pointer>
-bool find(PFN_cuGetProcAddress_v12000 ask, Pointer& into, const char* name, int version) {
+bool find(PFN_cuGetProcAddress_v12000 ask, Pointer& pointer, const char* name, int version) {
   void* found = nullptr;
   CUdriverProcAddressQueryResult how{};
   if (ask(name, &found, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &how) != CUDA_SUCCESS) return false;
-  into = reinterpret_cast<Pointer>(found);
+  pointer = reinterpret_cast<Pointer>(found);
   return found != nullptr;
 }
 

@@ -41,10 +41,11 @@ const char* variable(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-bool same_file(const std::string& a, const char* b) {
+bool same_file(const std::string& lhs, const char* rhs) {
   struct stat of_a {};
   struct stat of_b {};
-  return stat(a.c_str(), &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+  return stat(lhs.c_str(), &of_a) == 0 && stat(rhs, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+         of_a.st_ino == of_b.st_ino;
 }
 
 const char* this_library() {
@@ -54,14 +55,14 @@ const char* this_library() {
 }
 
 /// Every path in ldconfig's cache that ends with the driver's name; the format around the strings does not matter.
-void add_from_cache(std::vector<std::string>& to) {
+void add_from_cache(std::vector<std::string>& paths) {
   std::ifstream file{"/etc/ld.so.cache", std::ios::binary};
   const std::string all{std::istreambuf_iterator<char>{file}, {}};
   const std::string ending = fmt::format("/{}", soname) + '\0';
-  for (std::size_t at = all.find(ending); at != std::string::npos; at = all.find(ending, at + 1)) {
-    const std::size_t before = all.rfind('\0', at);
+  for (std::size_t offset = all.find(ending); offset != std::string::npos; offset = all.find(ending, offset + 1)) {
+    const std::size_t before = all.rfind('\0', offset);
     const std::size_t begin = before == std::string::npos ? 0 : before + 1;
-    to.push_back(all.substr(begin, at - begin) + std::string{ending.data(), ending.size() - 1});
+    paths.push_back(all.substr(begin, offset - begin) + std::string{ending.data(), ending.size() - 1});
   }
 }
 
@@ -73,10 +74,10 @@ struct driver_file {
 /// Settings that cannot be used, or a GPUMEM_DEVICES that cannot be obeyed: false, and the program must not run on a
 /// card or with memory that nobody meant it to have. Before the driver reads CUDA_VISIBLE_DEVICES at its first call.
 bool obey_settings() {
-  const process_settings& now = settings_of_process();
-  status obeyed = now.usable;
-  if (obeyed && sees_everything && now.with.devices) {
-    result<chosen_cards> cards = choose_cards(now.with, visible_by::rule);
+  const process_settings& process = settings_of_process();
+  status obeyed = process.usable;
+  if (obeyed && is_preloaded && process.options.devices) {
+    result<chosen_cards> cards = choose_cards(process.options, visible_by::rule);
     if (cards) {
       cards->claims.keep_until_exit();
       setenv("CUDA_VISIBLE_DEVICES", cards->list.c_str(), 1);
@@ -86,20 +87,20 @@ bool obey_settings() {
   }
   if (!obeyed) {
     log_line(fmt::format("{}; {}", obeyed.message(),
-                         sees_everything ? "this program sees no device" : "every allocation of this program fails"));
+                         is_preloaded ? "this program sees no device" : "every allocation of this program fails"));
   }
   return obeyed.ok();
 }
 
 driver_file open_driver() {
-  driver_file out;
-  if (!obey_settings()) return out;
+  driver_file found;
+  if (!obey_settings()) return found;
   std::string failures;
   for (const std::string& path : driver_candidates()) {
-    out.opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (out.opened != nullptr) {
-      out.ask = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(out.opened, "cuGetProcAddress_v2"));
-      return out;
+    found.opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (found.opened != nullptr) {
+      found.ask = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(found.opened, "cuGetProcAddress_v2"));
+      return found;
     }
     const char* const why = dlerror();
     failures += fmt::format("; {}", why != nullptr ? why : path);
@@ -108,7 +109,7 @@ driver_file open_driver() {
     log_line(fmt::format("no CUDA driver to preload for{}; every driver call fails with CUDA_ERROR_NO_DEVICE",
                          failures.empty() ? "; no libcuda.so.1 was found" : failures));
   }
-  return out;
+  return found;
 }
 
 const driver_file& driver() {
@@ -137,8 +138,8 @@ std::vector<std::string> driver_candidates() {
   add_from_cache(all);
   for (const char* const folder : usual_folders) all.push_back(fmt::format("{}/{}", folder, soname));
   std::erase_if(all, [self](const std::string& path) {
-    struct stat there {};
-    return stat(path.c_str(), &there) != 0 || (self != nullptr && same_file(path, self));
+    struct stat file_status {};
+    return stat(path.c_str(), &file_status) != 0 || (self != nullptr && same_file(path, self));
   });
   return all;
 }
@@ -149,6 +150,8 @@ void* driver_symbol(const char* name) noexcept {
 
 PFN_cuGetProcAddress_v12000 driver_get_proc_address() noexcept { return driver().ask; }
 
-CUresult not_there() noexcept { return driver().opened != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NO_DEVICE; }
+CUresult driver_missing() noexcept {
+  return driver().opened != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NO_DEVICE;
+}
 
 }  // namespace gpumem::preload

@@ -24,6 +24,6 @@ PFN_cuGetProcAddress_v12000 driver_get_proc_address() noexcept;
 
 /// What is answered in the place of a function that is not there: CUDA_ERROR_NO_DEVICE without a driver, so that a
 /// program with a path for the CPU takes it, else CUDA_ERROR_NOT_SUPPORTED.
-CUresult not_there() noexcept;
+CUresult driver_missing() noexcept;
 
 }  // namespace gpumem::preload

@@ -30,10 +30,10 @@ GPUMEM_BEFORE_EVERYTHING void* find_next(const char* name) {
 }
 
 // Not strcmp, which may itself be what is being set up.
-GPUMEM_BEFORE_EVERYTHING bool same(const char* a, const char* b) {
-  for (; *a != '\0' && *a == *b; ++a, ++b) {
+GPUMEM_BEFORE_EVERYTHING bool same(const char* lhs, const char* rhs) {
+  for (; *lhs != '\0' && *lhs == *rhs; ++lhs, ++rhs) {
   }
-  return *a == *b;
+  return *lhs == *rhs;
 }
 
 GPUMEM_BEFORE_EVERYTHING bool names_driver(const char* file) {

@@ -17,8 +17,8 @@ struct row {
 };
 
 template <typename Function>
-void* erased(Function* f) {
-  return reinterpret_cast<void*>(f);
+void* erased(Function* function) {
+  return reinterpret_cast<void*>(function);
 }
 
 const row rows[] = {
@@ -27,11 +27,11 @@ const row rows[] = {
 #define OURS_per_thread(function) \
   { erased(&function), erased(&function##_ptsz) }
 #define PASSED_plain(function, how) \
-  { erased(&passed_on<entry::function, null_stream::legacy, how>::call), nullptr }
-#define PASSED_per_thread(function, how)                                        \
-  {                                                                             \
-    erased(&passed_on<entry::function, null_stream::legacy, how>::call),        \
-        erased(&passed_on<entry::function, null_stream::per_thread, how>::call) \
+  { erased(&forwarded_call<entry::function, null_stream::legacy, how>::call), nullptr }
+#define PASSED_per_thread(function, how)                                             \
+  {                                                                                  \
+    erased(&forwarded_call<entry::function, null_stream::legacy, how>::call),        \
+        erased(&forwarded_call<entry::function, null_stream::per_thread, how>::call) \
   }
 #define SERVED(function, name, version, symbol, streams, why) {#name, version, #symbol, OURS_##streams(function)},
 #define COUNTED(function, name, version, symbol, streams, why) \
@@ -55,24 +55,24 @@ void* const absent = &absent_mark;
 
 constexpr std::string_view per_thread_suffix = "_ptsz";
 
-void* look_up(const row& r, null_stream streams) noexcept {
+void* look_up(const row& row, null_stream streams) noexcept {
   void* found = nullptr;
   if (const PFN_cuGetProcAddress_v12000 ask = driver_get_proc_address()) {
     const cuuint64_t flags = streams == null_stream::per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
                                                                 : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
     CUdriverProcAddressQueryResult how{};
-    if (ask(r.name, &found, r.version, flags, &how) == CUDA_SUCCESS && found != nullptr) return found;
+    if (ask(row.name, &found, row.version, flags, &how) == CUDA_SUCCESS && found != nullptr) return found;
   }
-  if (streams == null_stream::legacy) return driver_symbol(r.symbol);
-  return driver_symbol((std::string{r.symbol} + std::string{per_thread_suffix}).c_str());
+  if (streams == null_stream::legacy) return driver_symbol(row.symbol);
+  return driver_symbol((std::string{row.symbol} + std::string{per_thread_suffix}).c_str());
 }
 
-CUresult CUDAAPI missing() { return not_there(); }
+CUresult CUDAAPI missing() { return driver_missing(); }
 
 }  // namespace
 
-void* driver_function(entry which, null_stream streams) noexcept {
-  const auto i = static_cast<std::size_t>(which);
+void* driver_function(entry function, null_stream streams) noexcept {
+  const auto i = static_cast<std::size_t>(function);
   std::atomic<void*>& kept = found_functions[i][static_cast<std::size_t>(streams)];
   void* known = kept.load(std::memory_order_acquire);
   if (known == nullptr) {
@@ -86,10 +86,10 @@ void* driver_function(entry which, null_stream streams) noexcept {
 void* bound_to(const char* symbol) noexcept {
   const std::string_view wanted = symbol;
   for (const row& r : rows) {
-    const std::string_view one = r.symbol;
-    if (wanted == one) return r.ours[0];
-    if (r.ours[1] != nullptr && wanted.size() == one.size() + per_thread_suffix.size() && wanted.starts_with(one) &&
-        wanted.ends_with(per_thread_suffix)) {
+    const std::string_view base_name = r.symbol;
+    if (wanted == base_name) return r.ours[0];
+    if (r.ours[1] != nullptr && wanted.size() == base_name.size() + per_thread_suffix.size() &&
+        wanted.starts_with(base_name) && wanted.ends_with(per_thread_suffix)) {
       return r.ours[1];
     }
   }
@@ -112,7 +112,7 @@ void* substitute(const char* name, void* found) noexcept {
 
 // Where there is no driver: a function that says so when it is called, so that a runtime tells its program what it
 // would have told it without the shim, and not something about a broken driver.
-bool stand_in(const char* name, void** function, CUdriverProcAddressQueryResult* how) noexcept {
+bool missing_driver_stub(const char* name, void** function, CUdriverProcAddressQueryResult* how) noexcept {
   if (driver_get_proc_address() != nullptr || name == nullptr || function == nullptr) return false;
   *function = erased(&missing);
   if (how != nullptr) *how = CU_GET_PROC_ADDRESS_SUCCESS;
@@ -122,7 +122,7 @@ bool stand_in(const char* name, void** function, CUdriverProcAddressQueryResult*
 // cuGetProcAddress leads to itself, so that whoever asks again asks here.
 CUresult CUDAAPI get_proc_address(const char* name, void** function, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult* how) {
-  if (stand_in(name, function, how)) return CUDA_SUCCESS;
+  if (missing_driver_stub(name, function, how)) return CUDA_SUCCESS;
   if (function != nullptr) *function = nullptr;
   const CUresult e = driver_call<entry::get_proc_address>(name, function, version, flags, how);
   if (e == CUDA_SUCCESS && name != nullptr && function != nullptr) *function = substitute(name, *function);

@@ -61,13 +61,13 @@ struct signature;
 enum class null_stream : std::uint8_t { legacy, per_thread };
 
 /// The driver's function behind an entry; null where it has none.
-void* driver_function(entry which, null_stream streams) noexcept;
+void* driver_function(entry function, null_stream streams) noexcept;
 
 /// Calls the driver's own function.
 template <entry E, null_stream N = null_stream::legacy, typename... Arguments>
 CUresult driver_call(Arguments... arguments) noexcept {
   const auto function = reinterpret_cast<typename signature<E>::type>(driver_function(E, N));
-  return function != nullptr ? function(arguments...) : not_there();
+  return function != nullptr ? function(arguments...) : driver_missing();
 }
 
 /// What stands in the place of an exported symbol: a function of the shim, or the driver's; never null.

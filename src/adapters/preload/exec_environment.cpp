@@ -159,8 +159,8 @@ int not_found() {
 }
 
 template <typename Function>
-void find(Function& into, const char* name) {
-  into = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
+void find(Function& function, const char* name) {
+  function = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
 }
 
 __attribute__((constructor)) void remember() {

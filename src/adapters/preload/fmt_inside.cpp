@@ -3,8 +3,8 @@
 
 FMT_BEGIN_NAMESPACE
 namespace detail {
-template auto dragonbox::to_decimal(float x) noexcept -> dragonbox::decimal_fp<float>;
-template auto dragonbox::to_decimal(double x) noexcept -> dragonbox::decimal_fp<double>;
+template auto dragonbox::to_decimal(float value) noexcept -> dragonbox::decimal_fp<float>;
+template auto dragonbox::to_decimal(double value) noexcept -> dragonbox::decimal_fp<double>;
 template auto locale_ref::get<std::locale>() const -> std::locale;
 template locale_ref::locale_ref(const std::locale& loc);
 template auto thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;

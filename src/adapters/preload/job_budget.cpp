@@ -25,12 +25,12 @@ void keep_membership(const std::shared_ptr<group_ledger>& job) {
   kept->push_back(job);
 }
 
-status job_too_small(const settings& with, std::uint64_t headroom_bytes,
+status job_too_small(const settings& options, std::uint64_t headroom_bytes,
                      const group_ledger::measured_memory& measured) {
   return {errc::bad_setting,
           fmt::format("{} for all processes of `gpumem run`: contexts and modules of {} take {} and GPUMEM_HEADROOM is "
                       "{}; expected more than {}",
-                      with.assignment("job_limit"),
+                      options.assignment("job_limit"),
                       measured.members == 1 ? "1 process" : fmt::format("{} processes", measured.members),
                       format_bytes(measured.bytes), format_bytes(headroom_bytes),
                       format_bytes(measured.bytes + headroom_bytes))};
@@ -51,33 +51,33 @@ std::uint64_t headroom_of(const settings& on_device, bool whole_process) noexcep
   return whole_process ? on_device.headroom_bytes.value_or(default_headroom_bytes) : 0;
 }
 
-result<budget_of_process> open_budget(const device_info& on, const settings& on_device, std::uint64_t free_bytes) {
-  budget_of_process out{.limit = on_device.limit, .group = nullptr};
-  if (on_device.group.empty() && !in_job(on_device)) return out;
-  const std::uint64_t total = on.total_bytes;
+result<budget_of_process> open_budget(const device_info& info, const settings& on_device, std::uint64_t free_bytes) {
+  budget_of_process budget{.limit = on_device.limit, .group = nullptr};
+  if (on_device.group.empty() && !in_job(on_device)) return budget;
+  const std::uint64_t total = info.total_bytes;
   const result<std::string> folder = shared_folder(on_device.shared_folder);
   if (!folder) return folder.why();
   if (!in_job(on_device)) {
     const auto limit = on_device.group_limit ? std::optional{on_device.group_limit.resolve(total, free_bytes)}
                                              : std::optional<std::uint64_t>{};
-    result<std::shared_ptr<group_ledger>> joined = group_ledger::join(*folder, on_device.group, on.uuid, limit);
+    result<std::shared_ptr<group_ledger>> joined = group_ledger::join(*folder, on_device.group, info.uuid, limit);
     if (!joined) return joined.why();
-    out.group = *std::move(joined);
-    return out;
+    budget.group = *std::move(joined);
+    return budget;
   }
   const std::uint64_t limit = on_device.job_limit.resolve(total, free_bytes);
   const std::uint64_t headroom = headroom_of(on_device, scope_of(on_device) == limit_scope::process);
   // The account of the process refuses a limit below the headroom.
   result<std::shared_ptr<group_ledger>> joined =
-      group_ledger::join_job(*folder, on_device.job, on.uuid, limit > headroom ? limit - headroom : limit);
+      group_ledger::join_job(*folder, on_device.job, info.uuid, limit > headroom ? limit - headroom : limit);
   if (!joined) return joined.why();
-  out.group = *std::move(joined);
-  keep_membership(out.group);
+  budget.group = *std::move(joined);
+  keep_membership(budget.group);
   // The first process has resolved the share; this one would take a share of what that one left.
-  if (out.limit.unit == byte_limit::kind::of_free && out.limit) {
-    out.limit = {.unit = byte_limit::kind::bytes, .bytes = out.group->limit() + headroom, .fraction = 0};
+  if (budget.limit.unit == byte_limit::kind::of_free && budget.limit) {
+    budget.limit = {.unit = byte_limit::kind::bytes, .bytes = budget.group->limit() + headroom, .fraction = 0};
   }
-  return out;
+  return budget;
 }
 
 status job_can_hold(const settings& on_device, group_ledger* job) {

@@ -26,7 +26,7 @@ struct budget_of_process {
 };
 /// Joins the group or the job. The membership lasts at least as long as the process if it is in a job: a context that
 /// cannot be served is still there.
-result<budget_of_process> open_budget(const device_info& on, const settings& on_device, std::uint64_t free_bytes);
+result<budget_of_process> open_budget(const device_info& info, const settings& on_device, std::uint64_t free_bytes);
 
 /// `bad_setting` with the figures if what the job's processes measured leaves it nothing.
 status job_can_hold(const settings& on_device, group_ledger* job);

@@ -6,8 +6,8 @@
 
 namespace gpumem::preload {
 
-status ledger::open(allocator* pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes,
-                    std::uint64_t measured_bytes, shared_budget* group) {
+status process_budget::open(allocator* pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes,
+                            std::uint64_t measured_bytes, shared_budget* group) {
   const mutex_lock lock{mutex_};
   group_ = group;
   measured_ = measured_bytes;
@@ -26,31 +26,31 @@ status ledger::open(allocator* pool, std::uint64_t limit_bytes, std::uint64_t he
   return pool != nullptr ? pool->set_limit(0, limit_bytes - headroom_bytes - measured_bytes).why() : status{};
 }
 
-void ledger::take_over(ledger& from) {
-  const mutex_lock theirs{from.mutex_};
+void process_budget::take_over(process_budget& predecessor) {
+  const mutex_lock theirs{predecessor.mutex_};
   const mutex_lock own{mutex_};
-  if (from.group_ != nullptr) from.group_->leave(from.measured_);
-  counted_ += from.counted_;
-  from.measured_ = from.counted_ = 0;
-  from.successor_ = this;
+  if (predecessor.group_ != nullptr) predecessor.group_->leave(predecessor.measured_);
+  counted_ += predecessor.counted_;
+  predecessor.measured_ = predecessor.counted_ = 0;
+  predecessor.successor_ = this;
   static_cast<void>(lower_pool());
 }
 
-bool ledger::lower_pool() {
+bool process_budget::lower_pool() {
   if (pool_ == nullptr) return true;
   const std::uint64_t left = limit_ > beside_locked() ? limit_ - beside_locked() : 0;
   const result<limit_result> set = pool_->set_limit(0, std::max<std::uint64_t>(left, 1));
   return set.ok() && set->reserved_bytes <= left;
 }
 
-bool ledger::reserve_in_group(std::uint64_t bytes) {
+bool process_budget::reserve_in_group(std::uint64_t bytes) {
   if (group_ == nullptr || group_->reserve(bytes)) return true;
   if (pool_ == nullptr) return false;
   const result<trim_result> trimmed = pool_->trim(0, bytes);
   return trimmed && trimmed->returned_bytes != 0 && group_->reserve(bytes);
 }
 
-bool ledger::charge(std::uint64_t bytes) {
+bool process_budget::charge(std::uint64_t bytes) {
   if (bytes == 0) return true;
   const mutex_lock lock{mutex_};
   if (successor_ != nullptr) return successor_->charge(bytes);
@@ -62,7 +62,7 @@ bool ledger::charge(std::uint64_t bytes) {
   return false;
 }
 
-void ledger::refund(std::uint64_t bytes) {
+void process_budget::refund(std::uint64_t bytes) {
   const mutex_lock lock{mutex_};
   if (successor_ != nullptr) return successor_->refund(bytes);
   if (!active()) return;
@@ -72,7 +72,7 @@ void ledger::refund(std::uint64_t bytes) {
   static_cast<void>(lower_pool());
 }
 
-void ledger::add_measured(std::uint64_t bytes) {
+void process_budget::add_measured(std::uint64_t bytes) {
   const mutex_lock lock{mutex_};
   if (successor_ != nullptr) return successor_->add_measured(bytes);
   measured_ += bytes;
@@ -80,53 +80,53 @@ void ledger::add_measured(std::uint64_t bytes) {
   static_cast<void>(lower_pool());  // what is there is there; the pool has so much less
 }
 
-std::uint64_t ledger::beside_bytes() const {
+std::uint64_t process_budget::beside_bytes() const {
   const mutex_lock lock{mutex_};
   return beside_locked();
 }
 
-std::uint64_t ledger::counted_bytes() const {
+std::uint64_t process_budget::counted_bytes() const {
   const mutex_lock lock{mutex_};
   return counted_;
 }
 
-std::uint64_t ledger::measured_bytes() const {
+std::uint64_t process_budget::measured_bytes() const {
   const mutex_lock lock{mutex_};
   return measured_;
 }
 
-void receipts::keep(std::uint64_t handle, int ordinal, std::uint64_t bytes, std::uint64_t context) {
+void charge_table::keep(std::uint64_t handle, int ordinal, std::uint64_t bytes, std::uint64_t context) {
   const mutex_lock lock{mutex_};
-  of_[handle] = {ordinal, bytes, context};
+  charges_[handle] = {ordinal, bytes, context};
 }
 
-receipts::entry receipts::take_context(std::uint64_t context) {
+charge_table::entry charge_table::take_context(std::uint64_t context) {
   const mutex_lock lock{mutex_};
-  entry out;
-  std::erase_if(of_, [&](const auto& one) {
-    if (context == 0 || one.second.context != context) return false;
-    out.ordinal = one.second.ordinal;
-    out.bytes += one.second.bytes;
+  entry sum;
+  std::erase_if(charges_, [&](const auto& item) {
+    if (context == 0 || item.second.context != context) return false;
+    sum.ordinal = item.second.ordinal;
+    sum.bytes += item.second.bytes;
     return true;
   });
-  return out;
+  return sum;
 }
 
-receipts::entry receipts::take(std::uint64_t handle) {
+charge_table::entry charge_table::take(std::uint64_t handle) {
   const mutex_lock lock{mutex_};
-  const auto at = of_.find(handle);
-  if (at == of_.end()) return {};
-  const entry out = at->second;
-  of_.erase(at);
-  return out;
+  const auto found = charges_.find(handle);
+  if (found == charges_.end()) return {};
+  const entry taken = found->second;
+  charges_.erase(found);
+  return taken;
 }
 
-std::uint64_t receipts::take_all(int ordinal) {
+std::uint64_t charge_table::take_all(int ordinal) {
   const mutex_lock lock{mutex_};
   std::uint64_t bytes = 0;
-  std::erase_if(of_, [&](const auto& one) {
-    if (one.second.ordinal != ordinal) return false;
-    bytes += one.second.bytes;
+  std::erase_if(charges_, [&](const auto& item) {
+    if (item.second.ordinal != ordinal) return false;
+    bytes += item.second.bytes;
     return true;
   });
   return bytes;
@@ -134,35 +134,35 @@ std::uint64_t receipts::take_all(int ordinal) {
 
 void page_receipts::created(std::uint64_t handle, int ordinal, std::uint64_t bytes) {
   const mutex_lock lock{mutex_};
-  runs_[handle] = run{.what = {ordinal, bytes}};
+  runs_[handle] = run{.receipt = {ordinal, bytes}};
 }
 
 void page_receipts::retained(std::uint64_t handle) {
   const mutex_lock lock{mutex_};
-  if (const auto at = runs_.find(handle); at != runs_.end()) ++at->second.handles;
+  if (const auto found = runs_.find(handle); found != runs_.end()) ++found->second.handles;
 }
 
-receipts::entry page_receipts::released(std::uint64_t handle) {
+charge_table::entry page_receipts::released(std::uint64_t handle) {
   const mutex_lock lock{mutex_};
-  const auto at = runs_.find(handle);
-  if (at == runs_.end() || at->second.handles == 0) return {};
-  --at->second.handles;
-  return settle(at);
+  const auto found = runs_.find(handle);
+  if (found == runs_.end() || found->second.handles == 0) return {};
+  --found->second.handles;
+  return settle(found);
 }
 
-void page_receipts::mapped(std::uint64_t at, std::uint64_t bytes, std::uint64_t handle) {
+void page_receipts::mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle) {
   const mutex_lock lock{mutex_};
-  const auto of = runs_.find(handle);
-  if (of == runs_.end()) return;
-  ++of->second.mappings;
-  mappings_[at] = {bytes, handle};
+  const auto found = runs_.find(handle);
+  if (found == runs_.end()) return;
+  ++found->second.mappings;
+  mappings_[address] = {bytes, handle};
 }
 
-receipts::entry page_receipts::settle(std::unordered_map<std::uint64_t, run>::iterator at) {
-  if (at->second.handles != 0 || at->second.mappings != 0) return {};
-  const receipts::entry out = at->second.what;
-  runs_.erase(at);
-  return out;
+charge_table::entry page_receipts::settle(std::unordered_map<std::uint64_t, run>::iterator position) {
+  if (position->second.handles != 0 || position->second.mappings != 0) return {};
+  const charge_table::entry settled = position->second.receipt;
+  runs_.erase(position);
+  return settled;
 }
 
 }  // namespace gpumem::preload

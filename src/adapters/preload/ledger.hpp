@@ -19,7 +19,7 @@
 
 namespace gpumem::preload {
 
-class ledger {
+class process_budget {
  public:
   /// Sets the limit of `pool`, which may be null, to what the rest leaves of the whole from here on. `measured_bytes`:
   /// the memory that the process has already; a job counts it even where the account cannot be opened.
@@ -27,9 +27,10 @@ class ledger {
   /// `group`: counts counted bytes, too; may be null, and outlives this.
   status open(allocator* pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes, std::uint64_t measured_bytes,
               shared_budget* group);
-  /// Takes the counted bytes of `from`, the account of the same device before there was a pool. Calls of `from` are for
-  /// this account afterwards. Requires that `measured_bytes` of `open` held no counted bytes of `from`.
-  void take_over(ledger& from);
+  /// Takes the counted bytes of `predecessor`, the account of the same device before there was a pool. Calls of
+  /// `predecessor` are for this account afterwards. Requires that `measured_bytes` of `open` held no counted bytes of
+  /// `predecessor`.
+  void take_over(process_budget& predecessor);
   [[nodiscard]] bool active() const noexcept { return active_.load(std::memory_order_acquire); }
 
   /// Enters a request; false: over the limit, and nothing is changed.
@@ -55,7 +56,7 @@ class ledger {
 
   mutable checked_mutex mutex_;
   std::atomic<bool> active_{false};
-  ledger* successor_ GPUMEM_GUARDED_BY(mutex_) = nullptr;
+  process_budget* successor_ GPUMEM_GUARDED_BY(mutex_) = nullptr;
   // Of `open`, before anybody else knows of this.
   allocator* pool_ = nullptr;
   shared_budget* group_ = nullptr;
@@ -66,7 +67,7 @@ class ledger {
 };
 
 /// Which handle or address stands for how many bytes on which device, so that they are refunded once.
-class receipts {
+class charge_table {
  public:
   /// `context`: the memory ends with this context at the latest; 0: with none.
   void keep(std::uint64_t handle, int ordinal, std::uint64_t bytes, std::uint64_t context = 0);
@@ -84,7 +85,7 @@ class receipts {
 
  private:
   checked_mutex mutex_;
-  std::unordered_map<std::uint64_t, entry> of_ GPUMEM_GUARDED_BY(mutex_);
+  std::unordered_map<std::uint64_t, entry> charges_ GPUMEM_GUARDED_BY(mutex_);
 };
 
 /// Physical pages live until their handle is released as often as it was given out, and nothing maps them any more.
@@ -92,20 +93,20 @@ class page_receipts {
  public:
   void created(std::uint64_t handle, int ordinal, std::uint64_t bytes);
   void retained(std::uint64_t handle);
-  receipts::entry released(std::uint64_t handle);
-  void mapped(std::uint64_t at, std::uint64_t bytes, std::uint64_t handle);
+  charge_table::entry released(std::uint64_t handle);
+  void mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle);
   /// Calls `gone(entry)` for each run of pages that nothing holds any more.
   template <typename Gone>
-  void unmapped(std::uint64_t at, std::uint64_t bytes, Gone&& gone);
+  void unmapped(std::uint64_t address, std::uint64_t bytes, Gone&& gone);
 
  private:
   struct run {
-    receipts::entry what;
+    charge_table::entry receipt;
     unsigned handles = 1;
     unsigned mappings = 0;
   };
   /// What is to be refunded; an ordinal of -1: nothing yet.
-  receipts::entry settle(std::unordered_map<std::uint64_t, run>::iterator at) GPUMEM_REQUIRES(mutex_);
+  charge_table::entry settle(std::unordered_map<std::uint64_t, run>::iterator position) GPUMEM_REQUIRES(mutex_);
 
   checked_mutex mutex_;
   std::unordered_map<std::uint64_t, run> runs_ GPUMEM_GUARDED_BY(mutex_);
@@ -117,14 +118,15 @@ class page_receipts {
 };
 
 template <typename Gone>
-void page_receipts::unmapped(std::uint64_t at, std::uint64_t bytes, Gone&& gone) {
+void page_receipts::unmapped(std::uint64_t address, std::uint64_t bytes, Gone&& gone) {
   const mutex_lock lock{mutex_};
-  for (auto it = mappings_.lower_bound(at); it != mappings_.end() && it->first - at < bytes;) {
-    const auto of = runs_.find(it->second.handle);
-    it = mappings_.erase(it);
-    if (of == runs_.end()) continue;
-    --of->second.mappings;
-    if (const receipts::entry done = settle(of); done.ordinal >= 0) gone(done);
+  for (auto position = mappings_.lower_bound(address);
+       position != mappings_.end() && position->first - address < bytes;) {
+    const auto found = runs_.find(position->second.handle);
+    position = mappings_.erase(position);
+    if (found == runs_.end()) continue;
+    --found->second.mappings;
+    if (const charge_table::entry done = settle(found); done.ordinal >= 0) gone(done);
   }
 }
 

@@ -53,52 +53,53 @@ GPUMEM_BEFORE_EVERYTHING dlsym_function find_dlsym() {
 }
 
 /// Looks NVML's functions up in a handle in which the program found it, or by NVML's name.
-void find_real(void* handle, dlsym_function in) {
+void find_real(void* handle, dlsym_function resolve) {
   if (real_uuid.load() != nullptr) return;
   if (handle == nullptr) handle = dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return;
-  real_memory = reinterpret_cast<memory_function<nvml_memory_t>>(in(handle, "nvmlDeviceGetMemoryInfo"));
-  real_memory_2 = reinterpret_cast<memory_function<nvml_memory_2>>(in(handle, "nvmlDeviceGetMemoryInfo_v2"));
-  real_uuid = reinterpret_cast<int (*)(nvml_device_t, char*, unsigned int)>(in(handle, "nvmlDeviceGetUUID"));
+  real_memory = reinterpret_cast<memory_function<nvml_memory_t>>(resolve(handle, "nvmlDeviceGetMemoryInfo"));
+  real_memory_2 = reinterpret_cast<memory_function<nvml_memory_2>>(resolve(handle, "nvmlDeviceGetMemoryInfo_v2"));
+  real_uuid = reinterpret_cast<int (*)(nvml_device_t, char*, unsigned int)>(resolve(handle, "nvmlDeviceGetUUID"));
 }
 
 /// The view of a device that is open; of another one, the limit alone can be told.
 template <typename Memory>
-void cap(nvml_device_t device, Memory* of) {
+void cap(nvml_device_t device, Memory* memory) {
   std::array<char, 96> uuid{};
   if (real_uuid.load() == nullptr || real_uuid.load()(device, uuid.data(), uuid.size()) != nvml_success) return;
-  const served_device* open = nullptr;
-  for_each_device([&](const served_device& d) {
-    if (d.on->info().uuid == uuid.data()) open = &d;
+  const served_context* open = nullptr;
+  for_each_device([&](const served_context& served) {
+    if (served.cuda_device->info().uuid == uuid.data()) open = &served;
   });
   if (open != nullptr) {
     if (!open->whole_process) return;
-    of->free = free_for_program(*open, of->free).value_or(of->free);
-    of->total = std::min<unsigned long long>(of->total, open->limit_bytes);
+    memory->free = free_for_program(*open, memory->free).value_or(memory->free);
+    memory->total = std::min<unsigned long long>(memory->total, open->limit_bytes);
   } else {
-    const std::optional<std::uint64_t> limit = limit_before_opening(0, of->total);
+    const std::optional<std::uint64_t> limit = limit_before_opening(0, memory->total);
     if (!limit) return;
-    of->total = std::min<unsigned long long>(of->total, *limit);
-    of->free = std::min(of->free, of->total);
+    memory->total = std::min<unsigned long long>(memory->total, *limit);
+    memory->free = std::min(memory->free, memory->total);
   }
-  of->used = of->total - std::min(of->free, of->total);
+  memory->used = memory->total - std::min(memory->free, memory->total);
 }
 
 template <typename Memory>
-int capped(const std::atomic<memory_function<Memory>>& real, nvml_device_t device, Memory* of) {
+int capped(const std::atomic<memory_function<Memory>>& real, nvml_device_t device, Memory* memory) {
   find_real(nullptr, find_dlsym());
   const memory_function<Memory> ask = real.load();
   if (ask == nullptr) return nvml_library_not_found;
-  const int done = ask(device, of);
-  if (done == nvml_success && of != nullptr && limits_process()) cap(device, of);
+  const int done = ask(device, memory);
+  if (done == nvml_success && memory != nullptr && limits_process()) cap(device, memory);
   return done;
 }
 
 bool from_this_library(const void* caller) {
   static const int somewhere_in_it = 0;
-  Dl_info here{};
-  Dl_info there{};
-  return dladdr(&somewhere_in_it, &here) != 0 && dladdr(caller, &there) != 0 && here.dli_fbase == there.dli_fbase;
+  Dl_info own_info{};
+  Dl_info caller_info{};
+  return dladdr(&somewhere_in_it, &own_info) != 0 && dladdr(caller, &caller_info) != 0 &&
+         own_info.dli_fbase == caller_info.dli_fbase;
 }
 
 }  // namespace
@@ -106,11 +107,11 @@ bool from_this_library(const void* caller) {
 
 extern "C" {
 
-int nvmlDeviceGetMemoryInfo(gpumem::nvml_device_t device, gpumem::nvml_memory_t* of) {
-  return gpumem::preload::capped(gpumem::preload::real_memory, device, of);
+int nvmlDeviceGetMemoryInfo(gpumem::nvml_device_t device, gpumem::nvml_memory_t* memory) {
+  return gpumem::preload::capped(gpumem::preload::real_memory, device, memory);
 }
-int nvmlDeviceGetMemoryInfo_v2(gpumem::nvml_device_t device, gpumem::preload::nvml_memory_2* of) {
-  return gpumem::preload::capped(gpumem::preload::real_memory_2, device, of);
+int nvmlDeviceGetMemoryInfo_v2(gpumem::nvml_device_t device, gpumem::preload::nvml_memory_2* memory) {
+  return gpumem::preload::capped(gpumem::preload::real_memory_2, device, memory);
 }
 
 // Called by watch_dlsym.S, before the C library's dlsym: a function in the place of what is looked up, or null.

@@ -34,12 +34,12 @@ std::uint32_t arc4random(void) noexcept {
 #ifdef DLFO_EH_SEGMENT_TYPE
 /// As glibc 2.35 has it, but for `dlfo_link_map`, which libgcc's unwinder, its only caller, does not read. Asks the
 /// loader for every object, as the unwinder did before there was this function.
-GPUMEM_OLDER_GLIBC int _dl_find_object(void* at, struct dl_find_object* out) noexcept;
-int _dl_find_object(void* at, struct dl_find_object* out) noexcept {
+GPUMEM_OLDER_GLIBC int _dl_find_object(void* address, struct dl_find_object* result) noexcept;
+int _dl_find_object(void* address, struct dl_find_object* result) noexcept {
   struct search {
-    std::uintptr_t at;
-    struct dl_find_object* out;
-  } wanted{reinterpret_cast<std::uintptr_t>(at), out};
+    std::uintptr_t address;
+    struct dl_find_object* result;
+  } wanted{reinterpret_cast<std::uintptr_t>(address), result};
   const auto covers = [](struct dl_phdr_info* object, std::size_t /*size*/, void* data) {
     const search& s = *static_cast<search*>(data);
     std::uintptr_t begin = UINTPTR_MAX;
@@ -48,18 +48,18 @@ int _dl_find_object(void* at, struct dl_find_object* out) noexcept {
     bool inside = false;
     for (int i = 0; i < object->dlpi_phnum; ++i) {
       const ElfW(Phdr)& part = object->dlpi_phdr[i];
-      const std::uintptr_t from = object->dlpi_addr + part.p_vaddr;
-      if (part.p_type == DLFO_EH_SEGMENT_TYPE) unwinding = from;
+      const std::uintptr_t part_begin = object->dlpi_addr + part.p_vaddr;
+      if (part.p_type == DLFO_EH_SEGMENT_TYPE) unwinding = part_begin;
       if (part.p_type != PT_LOAD) continue;
-      if (from < begin) begin = from;
-      if (from + part.p_memsz > end) end = from + part.p_memsz;
-      if (s.at >= from && s.at < from + part.p_memsz) inside = true;
+      if (part_begin < begin) begin = part_begin;
+      if (part_begin + part.p_memsz > end) end = part_begin + part.p_memsz;
+      if (s.address >= part_begin && s.address < part_begin + part.p_memsz) inside = true;
     }
     if (!inside || unwinding == 0) return 0;
-    *s.out = {};
-    s.out->dlfo_map_start = reinterpret_cast<void*>(begin);
-    s.out->dlfo_map_end = reinterpret_cast<void*>(end);
-    s.out->dlfo_eh_frame = reinterpret_cast<void*>(unwinding);
+    *s.result = {};
+    s.result->dlfo_map_start = reinterpret_cast<void*>(begin);
+    s.result->dlfo_map_end = reinterpret_cast<void*>(end);
+    s.result->dlfo_eh_frame = reinterpret_cast<void*>(unwinding);
     return 1;
   };
   return dl_iterate_phdr(covers, &wanted) == 1 ? 0 : -1;

@@ -39,38 +39,38 @@ notes& all_notes() {
 }
 
 std::string own_command() {
-  std::ifstream in{"/proc/self/comm"};
+  std::ifstream file{"/proc/self/comm"};
   std::string name;
-  std::getline(in, name);
+  std::getline(file, name);
   return printable(name, 32);
 }
 
-void write_line(notes& n, const std::string& path) GPUMEM_REQUIRES(n.mutex) {
+void write_line(notes& notes, const std::string& path) GPUMEM_REQUIRES(n.mutex) {
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) return;
-  if (n.place < 0) {  // the lines of others are as long, so that every place is a multiple
+  if (notes.place < 0) {  // the lines of others are as long, so that every place is a multiple
     struct flock all {};
     all.l_type = F_WRLCK;
     all.l_whence = SEEK_SET;
     static_cast<void>(::fcntl(file, F_OFD_SETLKW, &all));
-    n.place = ::lseek(file, 0, SEEK_END);
+    notes.place = ::lseek(file, 0, SEEK_END);
   }
-  std::string line = fmt::format("{} {} {}: {}", n.count, ::getpid(), own_command(), n.first);
+  std::string line = fmt::format("{} {} {}: {}", notes.count, ::getpid(), own_command(), notes.first);
   line.resize(line_bytes - 1, ' ');
   line += '\n';
-  static_cast<void>(::pwrite(file, line.data(), line.size(), n.place));
+  static_cast<void>(::pwrite(file, line.data(), line.size(), notes.place));
   ::close(file);
 }
 
-std::string beside_gpumem(const served_device& d) {
-  if (!d.whole_process || !d.account.active()) return "";
+std::string beside_gpumem(const served_context& device) {
+  if (!device.whole_process || !device.account.active()) return "";
   return fmt::format(
       "; GPUMEM_LIMIT={} is on the whole process, of which {} are taken or kept for what is not gpumem's",
-      format_bytes(d.limit_bytes), format_bytes(d.account.beside_bytes()));
+      format_bytes(device.limit_bytes), format_bytes(device.account.beside_bytes()));
 }
 
 void note(const std::string& why) {
-  const settings& with = settings_of_process().with;
+  const settings& options = settings_of_process().options;
   notes& n = all_notes();
   std::string line;
   {
@@ -82,25 +82,25 @@ void note(const std::string& why) {
       n.place = -1;
     }
     if (++n.count == 1) n.first = printable(why, 400);
-    if (!with.oom_file_path.empty()) write_line(n, with.oom_file_path);
-    const auto now = std::chrono::steady_clock::now();
-    if (n.count > 1 && now - n.latest < between_lines) {
+    if (!options.oom_file_path.empty()) write_line(n, options.oom_file_path);
+    const auto current_time = std::chrono::steady_clock::now();
+    if (n.count > 1 && current_time - n.latest < between_lines) {
       ++n.unsaid;
     } else {
-      n.latest = now;
+      n.latest = current_time;
       line = why;
       if (n.unsaid != 0) line += fmt::format(" ({} more since the last line)", n.unsaid);
       n.unsaid = 0;
     }
   }
-  if (with.oom_log && !line.empty()) log_line(line);
+  if (options.oom_log && !line.empty()) log_line(line);
 }
 
 /// Behind the pool and the size, which a report has in columns of its own.
 std::string cause_in(const std::string& why) {
   constexpr std::string_view before = " asked, ";
-  const std::size_t at = why.find(before);
-  return at == std::string::npos ? why : why.substr(at + before.size());
+  const std::size_t offset = why.find(before);
+  return offset == std::string::npos ? why : why.substr(offset + before.size());
 }
 
 /// `gpumem simulate` lists what the card refused, and this as well.
@@ -112,18 +112,18 @@ void tell_simulated_card(int ordinal, const refused_request& request, const std:
 
 }  // namespace
 
-void note_out_of_memory(const served_device& on, const refused_request& request, const std::string& why) noexcept {
+void note_out_of_memory(const served_context& device, const refused_request& request, const std::string& why) noexcept {
   try {
-    const std::string whole = why + beside_gpumem(on);
+    const std::string whole = why + beside_gpumem(device);
     note(whole);
-    if (!refused_by_driver()) tell_simulated_card(on.ordinal, request, whole);
+    if (!refused_by_driver()) tell_simulated_card(device.ordinal, request, whole);
   } catch (const std::exception&) {  // the host has no memory to say it with
   }
 }
 
 void note_refused_call(int ordinal, std::uint64_t bytes, bool by_account) noexcept {
   try {
-    const served_device* const d =
+    const served_context* const d =
         ordinal >= 0 && ordinal < most_devices ? open_devices[ordinal].load(std::memory_order_acquire) : nullptr;
     std::string cause = "which has none left; gpumem holds nothing idle that it could give back";
     if (by_account && d != nullptr && bytes > d->limit_bytes) {
@@ -132,9 +132,9 @@ void note_refused_call(int ordinal, std::uint64_t bytes, bool by_account) noexce
     } else if (by_account) {
       cause = "more than the limit leaves; free memory or raise GPUMEM_LIMIT";
     }
-    const std::string beside = by_account && d != nullptr ? beside_gpumem(*d) : "";
-    note(fmt::format("out of memory: {} asked of the driver beside gpumem, {}{}", format_bytes(bytes), cause, beside));
-    if (by_account) tell_simulated_card(ordinal, {"a call beside gpumem", bytes}, cause + beside);
+    const std::string detail = by_account && d != nullptr ? beside_gpumem(*d) : "";
+    note(fmt::format("out of memory: {} asked of the driver beside gpumem, {}{}", format_bytes(bytes), cause, detail));
+    if (by_account) tell_simulated_card(ordinal, {"a call beside gpumem", bytes}, cause + detail);
   } catch (const std::exception&) {  // as above
   }
 }

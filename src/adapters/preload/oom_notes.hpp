@@ -7,7 +7,7 @@
 
 namespace gpumem::preload {
 
-struct served_device;
+struct served_context;
 
 /// What the program called, and for how much.
 struct refused_request {
@@ -17,7 +17,7 @@ struct refused_request {
 
 /// A request of gpumem's own memory. `why`: one line, as oom_report::headline. Under a limit on the process it gets the
 /// figures of what is not gpumem's. A simulated card (simcuda/control.h) is told, too, unless it refused gpumem itself.
-void note_out_of_memory(const served_device& on, const refused_request& request, const std::string& why) noexcept;
+void note_out_of_memory(const served_context& device, const refused_request& request, const std::string& why) noexcept;
 
 /// The same of a call that gpumem passes on and its account, or the driver, refuses.
 void note_refused_call(int ordinal, std::uint64_t bytes, bool by_account) noexcept;

@@ -26,38 +26,39 @@ std::vector<unserved_device*>& all_unserved() {
   return *only;
 }
 
-status open_account(unserved_device& d) {
+status open_account(unserved_device& device) {
   const process_settings& all = settings_of_process();
   if (!all.usable) return all.usable;
-  const settings with = all.with.for_device(d.ordinal);
-  const device_info& info = d.on->info();
+  const settings options = all.options.for_device(device.ordinal);
+  const device_info& info = device.cuda_device->info();
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   if (const CUresult e = driver_call<entry::mem_get_info>(&free_bytes, &total_bytes); e != CUDA_SUCCESS) {
     return {errc::device_error, fmt::format("cuMemGetInfo failed with CUDA error {}", static_cast<int>(e))};
   }
-  result<budget_of_process> budget = open_budget(info, with, free_bytes);
+  result<budget_of_process> budget = open_budget(info, options, free_bytes);
   if (!budget) return budget.why();
-  d.group = std::move(budget->group);
-  d.whole_process = with.limit || in_job(with);
-  d.limit_bytes = budget->limit.resolve(info.total_bytes, free_bytes);
-  const std::uint64_t measured = d.whole_process ? process_bytes(info, d.group.get()) : 0;
-  if (status ok = d.account.open(nullptr, d.limit_bytes, headroom_of(with, d.whole_process), measured, d.group.get());
+  device.group = std::move(budget->group);
+  device.whole_process = options.limit || in_job(options);
+  device.limit_bytes = budget->limit.resolve(info.total_bytes, free_bytes);
+  const std::uint64_t measured = device.whole_process ? process_bytes(info, device.group.get()) : 0;
+  if (status ok = device.account.open(nullptr, device.limit_bytes, headroom_of(options, device.whole_process), measured,
+                                      device.group.get());
       !ok) {
     return ok;
   }
-  return job_can_hold(with, d.group.get());
+  return job_can_hold(options, device.group.get());
 }
 
 unserved_device* open_unserved(int ordinal) {
   const mutex_lock lock{opening_unserved};
   std::atomic<unserved_device*>& place = unserved[static_cast<std::size_t>(ordinal)];
-  if (unserved_device* const there = place.load(std::memory_order_acquire)) return there;
-  result<std::unique_ptr<device>> on = open_cuda_device({.ordinal = ordinal, .driver = inner_driver()});
+  if (unserved_device* const existing = place.load(std::memory_order_acquire)) return existing;
+  result<std::unique_ptr<device>> cuda_device = open_cuda_device({.ordinal = ordinal, .driver = inner_driver()});
   auto made = std::make_unique<unserved_device>();
   made->ordinal = ordinal;
-  if (on) made->on = *std::move(on);
-  const status opened = on ? open_account(*made) : on.why();
+  if (cuda_device) made->cuda_device = *std::move(cuda_device);
+  const status opened = cuda_device ? open_account(*made) : cuda_device.why();
   if (!opened) {
     log_line(fmt::format("device {}: {}; every allocation fails until that is mended", ordinal, opened.message()));
     made->refusal = CUDA_ERROR_OUT_OF_MEMORY;
@@ -70,9 +71,9 @@ unserved_device* open_unserved(int ordinal) {
 }  // namespace
 
 int current_ordinal() noexcept {
-  CUcontext here = nullptr;
+  CUcontext context = nullptr;
   CUdevice handle{};
-  if (calls() == nullptr || calls()->ctx_get_current(&here) != CUDA_SUCCESS || here == nullptr) return -1;
+  if (calls() == nullptr || calls()->ctx_get_current(&context) != CUDA_SUCCESS || context == nullptr) return -1;
   if (calls()->ctx_get_device(&handle) != CUDA_SUCCESS || handle < 0 || handle >= most_devices) return -1;
   return handle;  // a CUdevice is its ordinal
 }
@@ -83,25 +84,25 @@ unserved_device* unserved_current(CUresult* refusal) noexcept {
   const int ordinal = current_ordinal();
   if (ordinal < 0) return nullptr;
   if (open_devices[ordinal].load(std::memory_order_acquire) != nullptr) return nullptr;
-  const settings with = settings_of_process().with.for_device(ordinal);
-  if (!counts_beside_pool(with)) return nullptr;
-  unserved_device* there = unserved[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
-  if (there == nullptr) {
+  const settings options = settings_of_process().options.for_device(ordinal);
+  if (!counts_beside_pool(options)) return nullptr;
+  unserved_device* device = unserved[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
+  if (device == nullptr) {
     const relaxed_capture relaxed;
-    there = open_unserved(ordinal);
+    device = open_unserved(ordinal);
   }
-  *refusal = there->refusal;
-  return *refusal == CUDA_SUCCESS ? there : nullptr;
+  *refusal = device->refusal;
+  return *refusal == CUDA_SUCCESS ? device : nullptr;
 }
 
 unserved_device* unserved_account(int ordinal) noexcept {
   if (ordinal < 0 || ordinal >= most_devices) return nullptr;
-  unserved_device* const there = unserved[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
-  return there != nullptr && there->account.active() ? there : nullptr;
+  unserved_device* const device = unserved[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
+  return device != nullptr && device->account.active() ? device : nullptr;
 }
 
 void note_context(CUcontext made) noexcept {
-  if (made == nullptr || calls() == nullptr || settings_of_process().with.job.empty() || !limits_process()) return;
+  if (made == nullptr || calls() == nullptr || settings_of_process().options.job.empty() || !limits_process()) return;
   if (calls()->ctx_push_current(made) != CUDA_SUCCESS) return;
   CUresult refusal = CUDA_SUCCESS;
   static_cast<void>(unserved_current(&refusal));
@@ -109,9 +110,9 @@ void note_context(CUcontext made) noexcept {
   calls()->ctx_pop_current(&popped);
 }
 
-void now_served(served_device& d) noexcept {
-  unserved_device* const before = unserved[static_cast<std::size_t>(d.ordinal)].exchange(nullptr);
-  if (before != nullptr) d.account.take_over(before->account);
+void now_served(served_context& device) noexcept {
+  unserved_device* const before = unserved[static_cast<std::size_t>(device.ordinal)].exchange(nullptr);
+  if (before != nullptr) device.account.take_over(before->account);
 }
 
 void forget_unserved(int ordinal) noexcept {

@@ -11,11 +11,11 @@ namespace gpumem::preload {
 
 struct unserved_device {
   int ordinal = 0;
-  std::unique_ptr<device> on;
+  std::unique_ptr<device> cuda_device;
   std::uint64_t limit_bytes = 0;
   bool whole_process = false;
   std::shared_ptr<group_ledger> group;
-  ledger account;
+  process_budget account;
   std::atomic<CUresult> refusal{CUDA_SUCCESS};  ///< what every request is told where the settings cannot be used
 };
 
@@ -32,7 +32,7 @@ unserved_device* unserved_account(int ordinal) noexcept;
 void note_context(CUcontext made) noexcept;
 
 /// The device is served from now on.
-void now_served(served_device& d) noexcept;
+void now_served(served_context& device) noexcept;
 /// The device was reset: what its account counted is gone.
 void forget_unserved(int ordinal) noexcept;
 

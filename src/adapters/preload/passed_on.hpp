@@ -35,10 +35,10 @@ void note_made(CUcontext* made, More... /*more*/) noexcept {
 }
 
 template <entry E, null_stream N, accounting How, typename Pointer = typename signature<E>::type>
-struct passed_on;
+struct forwarded_call;
 
 template <entry E, null_stream N, typename... Arguments>
-struct passed_on<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
+struct forwarded_call<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
   static CUresult CUDAAPI call(Arguments... arguments) { return charged(false, pricing<E>::kind, arguments...); }
   /// In the place of a cudaMalloc that gets an allocation of its own.
   static CUresult dedicated(Arguments... arguments) { return charged(true, pricing<E>::kind, arguments...); }
@@ -49,7 +49,7 @@ struct passed_on<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
   static CUresult charged(bool dedicated, kept_as kind, Arguments... arguments) {
     std::shared_lock together{counting(), std::defer_lock};
     if (limits_process()) together.lock();
-    const price asked = pricing<E>::of(arguments...);
+    const call_size asked = pricing<E>::of(arguments...);
     const charge paid = charge_for(asked, dedicated);
     if (!paid.granted) {
       if (paid.ordinal >= 0) note_refused_call(paid.ordinal, asked.bytes, true);
@@ -67,7 +67,7 @@ struct passed_on<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
 };
 
 template <entry E, null_stream N, typename... Arguments>
-struct passed_on<E, N, accounting::measured, CUresult(CUDAAPI*)(Arguments...)> {
+struct forwarded_call<E, N, accounting::measured, CUresult(CUDAAPI*)(Arguments...)> {
   static CUresult CUDAAPI call(Arguments... arguments) {
     if (!limits_process()) return tried_twice<E, N>(arguments...);
     const std::unique_lock alone{counting()};

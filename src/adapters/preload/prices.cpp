@@ -19,20 +19,20 @@ std::uint64_t bytes_of(CUarray_format format) {
 
 }  // namespace
 
-std::uint64_t price_of_array(const CUDA_ARRAY_DESCRIPTOR& of) {
-  return price_of_bytes(of.Width * std::max<std::size_t>(of.Height, 1) * std::max(of.NumChannels, 1U) *
-                        bytes_of(of.Format));
+std::uint64_t price_of_array(const CUDA_ARRAY_DESCRIPTOR& descriptor) {
+  return price_of_bytes(descriptor.Width * std::max<std::size_t>(descriptor.Height, 1) *
+                        std::max(descriptor.NumChannels, 1U) * bytes_of(descriptor.Format));
 }
 
-std::uint64_t price_of_array(const CUDA_ARRAY3D_DESCRIPTOR& of, unsigned int levels) {
-  if ((of.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) return 0;
+std::uint64_t price_of_array(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned int levels) {
+  if ((descriptor.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) return 0;
   std::uint64_t bytes = 0;
-  std::size_t width = of.Width;
-  std::size_t height = std::max<std::size_t>(of.Height, 1);
-  std::size_t depth = std::max<std::size_t>(of.Depth, 1);
-  const bool layered = (of.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+  std::size_t width = descriptor.Width;
+  std::size_t height = std::max<std::size_t>(descriptor.Height, 1);
+  std::size_t depth = std::max<std::size_t>(descriptor.Depth, 1);
+  const bool layered = (descriptor.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
   for (unsigned int level = 0; level < std::max(levels, 1U); ++level) {
-    bytes += width * height * depth * std::max(of.NumChannels, 1U) * bytes_of(of.Format);
+    bytes += width * height * depth * std::max(descriptor.NumChannels, 1U) * bytes_of(descriptor.Format);
     width = std::max<std::size_t>(width / 2, 1);
     height = std::max<std::size_t>(height / 2, 1);
     if (!layered) depth = std::max<std::size_t>(depth / 2, 1);
@@ -40,9 +40,9 @@ std::uint64_t price_of_array(const CUDA_ARRAY3D_DESCRIPTOR& of, unsigned int lev
   return price_of_bytes(bytes);
 }
 
-price price_of_node(const CUDA_MEM_ALLOC_NODE_PARAMS& of) {
-  if (of.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return {};
-  return {price_of_bytes(of.bytesize), of.poolProps.location.id};
+call_size price_of_node(const CUDA_MEM_ALLOC_NODE_PARAMS& node_params) {
+  if (node_params.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return {};
+  return {price_of_bytes(node_params.bytesize), node_params.poolProps.location.id};
 }
 
 }  // namespace gpumem::preload

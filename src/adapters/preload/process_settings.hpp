@@ -11,7 +11,7 @@ namespace gpumem::preload {
 
 struct process_settings {
   status usable;  ///< of a setting that cannot be used: then the program gets no device memory at all
-  settings with;
+  settings options;
 };
 
 /// Logs, at the first call, every variable that is wrong without being an error.

@@ -7,20 +7,20 @@
 #include "served.hpp"
 
 namespace gpumem::preload {
-const bool sees_everything = false;
+const bool is_preloaded = false;
 }  // namespace gpumem::preload
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
 namespace {
 
-CUdeviceptr number_of(const void* p) { return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(p)); }
+CUdeviceptr number_of(const void* ptr) { return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(ptr)); }
 
 template <typename Call>
-int pointer_from(void** p, Call&& call) {
-  CUdeviceptr at = 0;
-  const CUresult e = call(&at);
-  *p = e == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)) : nullptr;
+int pointer_from(void** ptr, Call&& call) {
+  CUdeviceptr address = 0;
+  const CUresult e = call(&address);
+  *ptr = e == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)) : nullptr;
   return e;
 }
 
@@ -28,22 +28,23 @@ int pointer_from(void** p, Call&& call) {
 
 using namespace gpumem::preload;  // NOLINT: the exported names are global
 
-EXPORTED int gpumem_runtime_malloc(void** p, std::size_t bytes) {
-  return pointer_from(p, [bytes](CUdeviceptr* at) { return bytes == 0 ? CUDA_SUCCESS : mem_alloc(at, bytes); });
+EXPORTED int gpumem_runtime_malloc(void** dev_ptr, std::size_t bytes) {
+  return pointer_from(dev_ptr,
+                      [bytes](CUdeviceptr* dptr) { return bytes == 0 ? CUDA_SUCCESS : mem_alloc(dptr, bytes); });
 }
-EXPORTED int gpumem_runtime_malloc_pitch(void** p, std::size_t* pitch, std::size_t width, std::size_t height) {
-  return pointer_from(p, [&](CUdeviceptr* at) { return mem_alloc_pitch(at, pitch, width, height, 4); });
+EXPORTED int gpumem_runtime_malloc_pitch(void** dev_ptr, std::size_t* pitch, std::size_t width, std::size_t height) {
+  return pointer_from(dev_ptr, [&](CUdeviceptr* dptr) { return mem_alloc_pitch(dptr, pitch, width, height, 4); });
 }
-EXPORTED int gpumem_runtime_free(void* p) { return mem_free(number_of(p)); }
-EXPORTED int gpumem_runtime_malloc_async(void** p, std::size_t bytes, void* stream, int per_thread) {
-  return pointer_from(p, [&](CUdeviceptr* at) {
-    return per_thread != 0 ? mem_alloc_async_ptsz(at, bytes, static_cast<CUstream>(stream))
-                           : mem_alloc_async(at, bytes, static_cast<CUstream>(stream));
+EXPORTED int gpumem_runtime_free(void* dev_ptr) { return mem_free(number_of(dev_ptr)); }
+EXPORTED int gpumem_runtime_malloc_async(void** dev_ptr, std::size_t bytes, void* stream, int per_thread) {
+  return pointer_from(dev_ptr, [&](CUdeviceptr* dptr) {
+    return per_thread != 0 ? mem_alloc_async_ptsz(dptr, bytes, static_cast<CUstream>(stream))
+                           : mem_alloc_async(dptr, bytes, static_cast<CUstream>(stream));
   });
 }
-EXPORTED int gpumem_runtime_free_async(void* p, void* stream, int per_thread) {
-  return per_thread != 0 ? mem_free_async_ptsz(number_of(p), static_cast<CUstream>(stream))
-                         : mem_free_async(number_of(p), static_cast<CUstream>(stream));
+EXPORTED int gpumem_runtime_free_async(void* dev_ptr, void* stream, int per_thread) {
+  return per_thread != 0 ? mem_free_async_ptsz(number_of(dev_ptr), static_cast<CUstream>(stream))
+                         : mem_free_async(number_of(dev_ptr), static_cast<CUstream>(stream));
 }
 EXPORTED int gpumem_runtime_mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) {
   return mem_get_info(free_bytes, total_bytes);

@@ -4,17 +4,17 @@
 
 // The declarations that the linker's symbols need, and no header has.
 extern "C" {
-int __real_cudaMalloc(void** p, std::size_t bytes);
-int __real_cudaFree(void* p);
+int __real_cudaMalloc(void** dev_ptr, std::size_t bytes);
+int __real_cudaFree(void* dev_ptr);
 int __real_cudaDeviceReset();
 int cudaGetDevice(int* device);
-int __wrap_cudaMalloc(void** p, std::size_t bytes);
-int __wrap_cudaMallocPitch(void** p, std::size_t* pitch, std::size_t width, std::size_t height);
-int __wrap_cudaFree(void* p);
-int __wrap_cudaMallocAsync(void** p, std::size_t bytes, void* stream);
-int __wrap_cudaMallocAsync_ptsz(void** p, std::size_t bytes, void* stream);
-int __wrap_cudaFreeAsync(void* p, void* stream);
-int __wrap_cudaFreeAsync_ptsz(void* p, void* stream);
+int __wrap_cudaMalloc(void** dev_ptr, std::size_t bytes);
+int __wrap_cudaMallocPitch(void** dev_ptr, std::size_t* pitch, std::size_t width, std::size_t height);
+int __wrap_cudaFree(void* dev_ptr);
+int __wrap_cudaMallocAsync(void** dev_ptr, std::size_t bytes, void* stream);
+int __wrap_cudaMallocAsync_ptsz(void** dev_ptr, std::size_t bytes, void* stream);
+int __wrap_cudaFreeAsync(void* dev_ptr, void* stream);
+int __wrap_cudaFreeAsync_ptsz(void* dev_ptr, void* stream);
 int __wrap_cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes);
 int __wrap_cudaStreamBeginCapture(void* stream, int mode);
 int __wrap_cudaStreamBeginCapture_ptsz(void* stream, int mode);
@@ -58,28 +58,30 @@ int end_capture(void* stream, int per_thread, Real&& real) {
 
 }  // namespace
 
-int __wrap_cudaMalloc(void** p, std::size_t bytes) {
-  if (const int e = with_context(); e != 0 || p == nullptr) return e != 0 ? e : __real_cudaMalloc(p, bytes);
-  return remembered(gpumem_runtime_malloc(p, bytes));
+int __wrap_cudaMalloc(void** dev_ptr, std::size_t bytes) {
+  if (const int e = with_context(); e != 0 || dev_ptr == nullptr) return e != 0 ? e : __real_cudaMalloc(dev_ptr, bytes);
+  return remembered(gpumem_runtime_malloc(dev_ptr, bytes));
 }
 
-int __wrap_cudaMallocPitch(void** p, std::size_t* pitch, std::size_t width, std::size_t height) {
+int __wrap_cudaMallocPitch(void** dev_ptr, std::size_t* pitch, std::size_t width, std::size_t height) {
   if (const int e = with_context(); e != 0) return e;
-  return remembered(gpumem_runtime_malloc_pitch(p, pitch, width, height));
+  return remembered(gpumem_runtime_malloc_pitch(dev_ptr, pitch, width, height));
 }
 
-int __wrap_cudaFree(void* p) { return p == nullptr ? __real_cudaFree(p) : gpumem_runtime_free(p); }
+int __wrap_cudaFree(void* dev_ptr) {
+  return dev_ptr == nullptr ? __real_cudaFree(dev_ptr) : gpumem_runtime_free(dev_ptr);
+}
 
-int __wrap_cudaMallocAsync(void** p, std::size_t bytes, void* stream) {
+int __wrap_cudaMallocAsync(void** dev_ptr, std::size_t bytes, void* stream) {
   if (const int e = with_context(); e != 0) return e;
-  return remembered(gpumem_runtime_malloc_async(p, bytes, stream, 0));
+  return remembered(gpumem_runtime_malloc_async(dev_ptr, bytes, stream, 0));
 }
-int __wrap_cudaMallocAsync_ptsz(void** p, std::size_t bytes, void* stream) {
+int __wrap_cudaMallocAsync_ptsz(void** dev_ptr, std::size_t bytes, void* stream) {
   if (const int e = with_context(); e != 0) return e;
-  return remembered(gpumem_runtime_malloc_async(p, bytes, stream, 1));
+  return remembered(gpumem_runtime_malloc_async(dev_ptr, bytes, stream, 1));
 }
-int __wrap_cudaFreeAsync(void* p, void* stream) { return gpumem_runtime_free_async(p, stream, 0); }
-int __wrap_cudaFreeAsync_ptsz(void* p, void* stream) { return gpumem_runtime_free_async(p, stream, 1); }
+int __wrap_cudaFreeAsync(void* dev_ptr, void* stream) { return gpumem_runtime_free_async(dev_ptr, stream, 0); }
+int __wrap_cudaFreeAsync_ptsz(void* dev_ptr, void* stream) { return gpumem_runtime_free_async(dev_ptr, stream, 1); }
 
 int __wrap_cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
   if (const int e = with_context(); e != 0) return e;

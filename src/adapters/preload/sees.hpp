@@ -5,6 +5,6 @@
 namespace gpumem::preload {
 
 /// True in libgpumem_preload.so, false in libgpumem_runtime.so.
-extern const bool sees_everything;
+extern const bool is_preloaded;
 
 }  // namespace gpumem::preload

@@ -1,5 +1,5 @@
 #include "sees.hpp"
 
 namespace gpumem::preload {
-const bool sees_everything = true;
+const bool is_preloaded = true;
 }

@@ -12,22 +12,22 @@ CUresult CUDAAPI mem_retain(CUmemGenericAllocationHandle* handle, void* address)
 }
 
 CUresult CUDAAPI mem_release(CUmemGenericAllocationHandle handle) {
-  const receipts::entry gone = all_pages().released(handle);  // first: the handle may be given out again at once
+  const charge_table::entry gone = all_pages().released(handle);  // first: the handle may be given out again at once
   const CUresult e = driver_call<entry::mem_release>(handle);
   refund(gone);
   return e;
 }
 
-CUresult CUDAAPI mem_map(CUdeviceptr at, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
+CUresult CUDAAPI mem_map(CUdeviceptr ptr, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
                          unsigned long long flags) {
-  const CUresult e = driver_call<entry::mem_map>(at, bytes, offset, handle, flags);
-  if (e == CUDA_SUCCESS) all_pages().mapped(at, bytes, handle);
+  const CUresult e = driver_call<entry::mem_map>(ptr, bytes, offset, handle, flags);
+  if (e == CUDA_SUCCESS) all_pages().mapped(ptr, bytes, handle);
   return e;
 }
 
-CUresult CUDAAPI mem_unmap(CUdeviceptr at, std::size_t bytes) {
-  const CUresult e = driver_call<entry::mem_unmap>(at, bytes);
-  if (e == CUDA_SUCCESS) all_pages().unmapped(at, bytes, [](const receipts::entry& gone) { refund(gone); });
+CUresult CUDAAPI mem_unmap(CUdeviceptr ptr, std::size_t bytes) {
+  const CUresult e = driver_call<entry::mem_unmap>(ptr, bytes);
+  if (e == CUDA_SUCCESS) all_pages().unmapped(ptr, bytes, [](const charge_table::entry& gone) { refund(gone); });
   return e;
 }
 

@@ -7,28 +7,28 @@
 namespace gpumem::preload {
 namespace {
 
-void stream_ends(CUstream s) {
-  capture_is_over(s);
-  forget_stream(s);
-  for_each_device([s](served_device& d) { static_cast<void>(d.memory->stream_release({s})); });
+void stream_ends(CUstream stream) {
+  capture_is_over(stream);
+  forget_stream(stream);
+  for_each_device([stream](served_context& device) { static_cast<void>(device.memory->stream_release({stream})); });
 }
 
 /// gpumem is told first: what it is doing that a capture forbids comes to its end before the driver begins.
 template <entry E, null_stream N, typename... More>
-CUresult begin(CUstream s, More... more) {
-  const CUstream on = s == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : s;
-  capture_begins(on);
-  const CUresult e = driver_call<E, N>(s, more...);
-  if (e != CUDA_SUCCESS) capture_is_over(on);
+CUresult begin(CUstream h_stream, More... more) {
+  const CUstream stream = h_stream == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : h_stream;
+  capture_begins(stream);
+  const CUresult e = driver_call<E, N>(h_stream, more...);
+  if (e != CUDA_SUCCESS) capture_is_over(stream);
   return e;
 }
 
 template <null_stream N>
-CUresult end(CUstream s, CUgraph* graph) {
-  const CUresult e = driver_call<entry::end_capture, N>(s, graph);
+CUresult end(CUstream h_stream, CUgraph* graph) {
+  const CUresult e = driver_call<entry::end_capture, N>(h_stream, graph);
   // Only the thread that began it can end it; everything else is its end, in error or not.
   if (e != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
-    capture_is_over(s == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : s);
+    capture_is_over(h_stream == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : h_stream);
   }
   return e;
 }
@@ -42,7 +42,7 @@ CUresult destroy(CUcontext context) {
 
 template <entry E>
 CUresult reset(CUdevice device) {
-  served_device* const was = forget_device(device);
+  served_context* const was = forget_device(device);
   forget_stream(nullptr);
   device_was_reset(device);
   forget_unserved(device);
@@ -53,36 +53,40 @@ CUresult reset(CUdevice device) {
 
 }  // namespace
 
-CUresult CUDAAPI stream_destroy(CUstream s) {
-  if (s != nullptr) stream_ends(s);
-  return driver_call<entry::stream_destroy>(s);
+CUresult CUDAAPI stream_destroy(CUstream h_stream) {
+  if (h_stream != nullptr) stream_ends(h_stream);
+  return driver_call<entry::stream_destroy>(h_stream);
 }
-CUresult CUDAAPI stream_destroy_2(CUstream s) {
-  if (s != nullptr) stream_ends(s);
-  return driver_call<entry::stream_destroy_2>(s);
+CUresult CUDAAPI stream_destroy_2(CUstream h_stream) {
+  if (h_stream != nullptr) stream_ends(h_stream);
+  return driver_call<entry::stream_destroy_2>(h_stream);
 }
 
-CUresult CUDAAPI begin_capture(CUstream s, CUstreamCaptureMode mode) {
-  return begin<entry::begin_capture, null_stream::legacy>(s, mode);
+CUresult CUDAAPI begin_capture(CUstream h_stream, CUstreamCaptureMode mode) {
+  return begin<entry::begin_capture, null_stream::legacy>(h_stream, mode);
 }
-CUresult CUDAAPI begin_capture_ptsz(CUstream s, CUstreamCaptureMode mode) {
-  return begin<entry::begin_capture, null_stream::per_thread>(s, mode);
+CUresult CUDAAPI begin_capture_ptsz(CUstream h_stream, CUstreamCaptureMode mode) {
+  return begin<entry::begin_capture, null_stream::per_thread>(h_stream, mode);
 }
-CUresult CUDAAPI begin_capture_10(CUstream s) { return begin<entry::begin_capture_10, null_stream::legacy>(s); }
-CUresult CUDAAPI begin_capture_10_ptsz(CUstream s) {
-  return begin<entry::begin_capture_10, null_stream::per_thread>(s);
+CUresult CUDAAPI begin_capture_10(CUstream h_stream) {
+  return begin<entry::begin_capture_10, null_stream::legacy>(h_stream);
 }
-CUresult CUDAAPI begin_capture_to_graph(CUstream s, CUgraph graph, const CUgraphNode* nodes,
+CUresult CUDAAPI begin_capture_10_ptsz(CUstream h_stream) {
+  return begin<entry::begin_capture_10, null_stream::per_thread>(h_stream);
+}
+CUresult CUDAAPI begin_capture_to_graph(CUstream h_stream, CUgraph graph, const CUgraphNode* nodes,
                                         const CUgraphEdgeData* edges, std::size_t count, CUstreamCaptureMode mode) {
-  return begin<entry::begin_capture_to_graph, null_stream::legacy>(s, graph, nodes, edges, count, mode);
+  return begin<entry::begin_capture_to_graph, null_stream::legacy>(h_stream, graph, nodes, edges, count, mode);
 }
-CUresult CUDAAPI begin_capture_to_graph_ptsz(CUstream s, CUgraph graph, const CUgraphNode* nodes,
+CUresult CUDAAPI begin_capture_to_graph_ptsz(CUstream h_stream, CUgraph graph, const CUgraphNode* nodes,
                                              const CUgraphEdgeData* edges, std::size_t count,
                                              CUstreamCaptureMode mode) {
-  return begin<entry::begin_capture_to_graph, null_stream::per_thread>(s, graph, nodes, edges, count, mode);
+  return begin<entry::begin_capture_to_graph, null_stream::per_thread>(h_stream, graph, nodes, edges, count, mode);
 }
-CUresult CUDAAPI end_capture(CUstream s, CUgraph* graph) { return end<null_stream::legacy>(s, graph); }
-CUresult CUDAAPI end_capture_ptsz(CUstream s, CUgraph* graph) { return end<null_stream::per_thread>(s, graph); }
+CUresult CUDAAPI end_capture(CUstream h_stream, CUgraph* graph) { return end<null_stream::legacy>(h_stream, graph); }
+CUresult CUDAAPI end_capture_ptsz(CUstream h_stream, CUgraph* graph) {
+  return end<null_stream::per_thread>(h_stream, graph);
+}
 
 CUresult CUDAAPI ctx_destroy(CUcontext context) { return destroy<entry::ctx_destroy>(context); }
 CUresult CUDAAPI ctx_destroy_2(CUcontext context) { return destroy<entry::ctx_destroy_2>(context); }
@@ -93,9 +97,9 @@ CUresult CUDAAPI primary_ctx_reset_7(CUdevice device) { return reset<entry::prim
 // The device of the current context reaches that of `peer`; a second call of a program finds it enabled.
 CUresult CUDAAPI ctx_enable_peer_access(CUcontext peer, unsigned int flags) {
   const CUresult e = driver_call<entry::ctx_enable_peer_access>(peer, flags);
-  CUdevice here{};
-  if (e == CUDA_SUCCESS && calls() != nullptr && calls()->ctx_get_device(&here) == CUDA_SUCCESS) {
-    peer_may_reach(peer, here);
+  CUdevice device{};
+  if (e == CUDA_SUCCESS && calls() != nullptr && calls()->ctx_get_device(&device) == CUDA_SUCCESS) {
+    peer_may_reach(peer, device);
   }
   return e;
 }
@@ -106,9 +110,9 @@ CUresult CUDAAPI mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* a
   if (e != CUDA_SUCCESS || calls() == nullptr) return e;
   CUresult refusal = CUDA_SUCCESS;
   static_cast<void>(current_device(&refusal));  // it may be the first that is heard of the device
-  for_each_device([&](served_device& d) {
+  for_each_device([&](served_context& device) {
     CUmemoryPool usual = nullptr;
-    if (calls()->default_pool(&usual, d.handle) == CUDA_SUCCESS && usual == pool) d.own_pool = true;
+    if (calls()->default_pool(&usual, device.handle) == CUDA_SUCCESS && usual == pool) device.own_pool = true;
   });
   return e;
 }
@@ -119,9 +123,10 @@ namespace {
 template <typename Matches>
 void note_chosen_pool(const Matches& matches, CUmemoryPool pool) {
   if (calls() == nullptr) return;
-  for_each_device([&](served_device& d) {
+  for_each_device([&](served_context& device) {
     CUmemoryPool usual = nullptr;
-    if (matches(d) && calls()->default_pool(&usual, d.handle) == CUDA_SUCCESS) d.own_pool = usual != pool;
+    if (matches(device) && calls()->default_pool(&usual, device.handle) == CUDA_SUCCESS)
+      device.own_pool = usual != pool;
   });
 }
 
@@ -129,14 +134,14 @@ void note_chosen_pool(const Matches& matches, CUmemoryPool pool) {
 
 CUresult CUDAAPI device_set_mem_pool(CUdevice device, CUmemoryPool pool) {
   const CUresult e = driver_call<entry::device_set_mem_pool>(device, pool);
-  if (e == CUDA_SUCCESS) note_chosen_pool([&](const served_device& served) { return served.handle == device; }, pool);
+  if (e == CUDA_SUCCESS) note_chosen_pool([&](const served_context& served) { return served.handle == device; }, pool);
   return e;
 }
 
 CUresult CUDAAPI mem_set_mem_pool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
   const CUresult e = driver_call<entry::mem_set_mem_pool>(location, type, pool);
   if (e == CUDA_SUCCESS && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED) {
-    note_chosen_pool([&](const served_device& served) { return served.ordinal == location->id; }, pool);
+    note_chosen_pool([&](const served_context& served) { return served.ordinal == location->id; }, pool);
   }
   return e;
 }

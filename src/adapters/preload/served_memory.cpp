@@ -18,8 +18,8 @@
 namespace gpumem::preload {
 namespace {
 
-CUdeviceptr number_of(const void* p) { return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(p)); }
-void* pointer_of(CUdeviceptr at) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)); }
+CUdeviceptr number_of(const void* ptr) { return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(ptr)); }
+void* pointer_of(CUdeviceptr address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
 
 /// What the program is told; nothing where the driver itself has to say it.
 std::optional<CUresult> answer_to(const status& failed) {
@@ -45,13 +45,13 @@ void tell_referee(const char* function, void* block, std::size_t bytes, std::opt
 }
 
 /// Waits for what `home` was made to wait for: then the block may be used on any stream.
-CUresult settle(served_device& d) {
-  const std::uint64_t issued = d.waits.load(std::memory_order_acquire);
-  std::uint64_t done = d.waits_done.load(std::memory_order_acquire);
+CUresult sync_alloc_stream(served_context& device) {
+  const std::uint64_t issued = device.waits.load(std::memory_order_acquire);
+  std::uint64_t done = device.waits_done.load(std::memory_order_acquire);
   if (done >= issued) return CUDA_SUCCESS;
   const relaxed_capture relaxed;
-  if (const CUresult e = calls()->stream_synchronize(d.home); e != CUDA_SUCCESS) return e;
-  while (done < issued && !d.waits_done.compare_exchange_weak(done, issued, std::memory_order_acq_rel)) {
+  if (const CUresult e = calls()->stream_synchronize(device.alloc_stream); e != CUDA_SUCCESS) return e;
+  while (done < issued && !device.waits_done.compare_exchange_weak(done, issued, std::memory_order_acq_rel)) {
   }
   return CUDA_SUCCESS;
 }
@@ -60,36 +60,37 @@ CUresult settle(served_device& d) {
 /// freed while something captures is parked until nothing does.
 class waiting_frees {
  public:
-  void park(served_device& d, CUdeviceptr p) {
+  void park(served_context& device, CUdeviceptr address) {
     const mutex_lock lock{mutex_};
-    parked_.push_back({&d, p});
+    parked_.push_back({&device, address});
   }
   void release() {
-    std::vector<one> now;
+    std::vector<parked_block> due;
     {
       const mutex_lock lock{mutex_};
-      now.swap(parked_);
+      due.swap(parked_);
     }
-    for (const one& p : now)
-      static_cast<void>(p.on->memory->try_deallocate(pointer_of(p.at), {.stream = stream_ref{p.on->home}}));
+    for (const parked_block& p : due)
+      static_cast<void>(
+          p.device->memory->try_deallocate(pointer_of(p.address), {.stream = stream_ref{p.device->alloc_stream}}));
   }
 
  private:
-  struct one {
-    served_device* on;
-    CUdeviceptr at;
+  struct parked_block {
+    served_context* device;
+    CUdeviceptr address;
   };
   checked_mutex mutex_;
-  std::vector<one> parked_ GPUMEM_GUARDED_BY(mutex_);
+  std::vector<parked_block> parked_ GPUMEM_GUARDED_BY(mutex_);
 };
 waiting_frees& parked() {
   static auto* const only = new waiting_frees;
   return *only;
 }
 
-CUresult synchronize(const served_device& d) {
+CUresult synchronize(const served_context& device) {
   const relaxed_capture relaxed;
-  if (const CUresult e = calls()->ctx_push_current(d.context); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = calls()->ctx_push_current(device.context); e != CUDA_SUCCESS) return e;
   const CUresult done = calls()->ctx_synchronize();
   CUcontext popped = nullptr;
   calls()->ctx_pop_current(&popped);
@@ -98,175 +99,182 @@ CUresult synchronize(const served_device& d) {
 
 /// What is freed waits for the work that was enqueued until then, and for none that comes later: the allocator records
 /// a fence at the free, of one large block or several small ones.
-status free_behind_everything(served_device& d, CUdeviceptr p) {
-  if (has_context_events()) return d.memory->try_deallocate(pointer_of(p), {.stream = stream_ref{d.all_work}});
-  const result<block_info> block = d.memory->describe(pointer_of(p));
-  if (!block) return d.memory->try_deallocate(pointer_of(p));
-  if (block->begin != p) return {errc::unknown_pointer, "inside a block"};
-  if (capturing_somewhere() || synchronize(d) != CUDA_SUCCESS) {
-    parked().park(d, p);
+status free_behind_everything(served_context& device, CUdeviceptr address) {
+  if (has_context_events())
+    return device.memory->try_deallocate(pointer_of(address), {.stream = stream_ref{device.free_stream}});
+  const result<block_info> block = device.memory->describe(pointer_of(address));
+  if (!block) return device.memory->try_deallocate(pointer_of(address));
+  if (block->begin != address) return {errc::unknown_pointer, "inside a block"};
+  if (capturing_somewhere() || synchronize(device) != CUDA_SUCCESS) {
+    parked().park(device, address);
     return {};
   }
   parked().release();
-  return d.memory->try_deallocate(pointer_of(p), {.stream = stream_ref{d.home}});
+  return device.memory->try_deallocate(pointer_of(address), {.stream = stream_ref{device.alloc_stream}});
 }
 
 template <null_stream N>
-CUstream named(CUstream s) {
-  return s == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : s;
+CUstream named(CUstream stream) {
+  return stream == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : stream;
 }
 
 /// Captures, or cannot be asked because another one does: the driver then has the answer.
-bool captures(CUstream s) {
-  if (sees_everything && !capturing_somewhere()) return false;
-  CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
-  return calls()->stream_is_capturing(s, &now) != CUDA_SUCCESS || now != CU_STREAM_CAPTURE_STATUS_NONE;
+bool captures(CUstream stream) {
+  if (is_preloaded && !capturing_somewhere()) return false;
+  CUstreamCaptureStatus capture_status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return calls()->stream_is_capturing(stream, &capture_status) != CUDA_SUCCESS ||
+         capture_status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /// The block goes back by `how`; the driver frees what nobody here knows.
 template <typename How, typename Driver>
-CUresult free_block(CUdeviceptr p, How&& how, Driver&& driver) {
+CUresult free_block(CUdeviceptr address, How&& how, Driver&& driver) {
   std::optional<CUresult> answer;
-  for_each_device([&](served_device& d) {
+  for_each_device([&](served_context& device) {
     if (answer) return;
-    const status freed = how(d);
+    const status freed = how(device);
     if (freed.code() == errc::unknown_pointer) return;
     answer = answer_to(freed);
     if (!freed) log_line("refused free: " + freed.message());
-    if (freed) forget_identity(p);
+    if (freed) forget_identity(address);
   });
   if (answer) return *answer;
-  return freed(address_receipts(), p, driver);
+  return freed(address_receipts(), address, driver);
 }
 
 /// False where the device's lock is needed, or the block is nobody's here.
-bool free_without_lock(CUdeviceptr p) noexcept {
+bool free_without_lock(CUdeviceptr address) noexcept {
   if (!has_context_events() || capturing_somewhere()) return false;
   bool freed = false;
-  for_each_device([&](served_device& d) { freed = freed || free_behind_all_work(*d.memory, pointer_of(p)); });
-  if (freed) forget_identity(p);
+  for_each_device(
+      [&](served_context& device) { freed = freed || free_behind_all_work(*device.memory, pointer_of(address)); });
+  if (freed) forget_identity(address);
   return freed;
 }
 
 /// `pool` is empty, or the pool that the program names: gpumem serves the device's default pool.
 template <entry E, null_stream N, typename... Pool>
-CUresult alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s, Pool... pool) {
-  using driver = passed_on<E, N, accounting::counted>;
+CUresult alloc_async(CUdeviceptr* dptr, std::size_t bytes, CUstream h_stream, Pool... pool) {
+  using driver = forwarded_call<E, N, accounting::counted>;
   CUresult refusal = CUDA_SUCCESS;
-  const CUstream on = named<N>(s);
-  served_device* const d = at != nullptr && bytes != 0 ? device_of_stream(on, &refusal) : nullptr;
+  const CUstream stream = named<N>(h_stream);
+  served_context* const d = dptr != nullptr && bytes != 0 ? device_of_stream(stream, &refusal) : nullptr;
   if (refusal != CUDA_SUCCESS) return refusal;
   if (d == nullptr || d->own_pool.load(std::memory_order_relaxed) || !(true && ... && (pool == d->default_pool))) {
-    return driver::call(at, bytes, pool..., s);
+    return driver::call(dptr, bytes, pool..., h_stream);
   }
-  if (captures(on)) return driver::of_graph(at, bytes, pool..., s);
-  const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {on}});
+  if (captures(stream)) return driver::of_graph(dptr, bytes, pool..., h_stream);
+  const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {stream}});
   if (got) {
     take_every_device(*d);
-    tell_referee("cuMemAllocAsync", *got, bytes, on);
-    return *at = number_of(*got), CUDA_SUCCESS;
+    tell_referee("cuMemAllocAsync", *got, bytes, stream);
+    return *dptr = number_of(*got), CUDA_SUCCESS;
   }
   if (got.code() == errc::out_of_memory) note_out_of_memory(*d, {"cuMemAllocAsync", bytes}, got.why().message());
   const std::optional<CUresult> answer = answer_to(got.why());
-  return answer ? *answer : driver::call(at, bytes, pool..., s);
+  return answer ? *answer : driver::call(dptr, bytes, pool..., h_stream);
 }
 
 template <null_stream N>
-CUresult free_async(CUdeviceptr p, CUstream s) {
-  const auto driver = [&] { return driver_call<entry::mem_free_async, N>(p, s); };
-  if (p == 0 || calls() == nullptr) return driver();
-  const CUstream on = named<N>(s);
+CUresult free_async(CUdeviceptr dptr, CUstream h_stream) {
+  const auto driver = [&] { return driver_call<entry::mem_free_async, N>(dptr, h_stream); };
+  if (dptr == 0 || calls() == nullptr) return driver();
+  const CUstream stream = named<N>(h_stream);
   block_info found;
-  if (captures(on)) return holder_of(p, &found) != nullptr ? CUDA_ERROR_INVALID_VALUE : driver();
+  if (captures(stream)) return holder_of(dptr, &found) != nullptr ? CUDA_ERROR_INVALID_VALUE : driver();
   return free_block(
-      p,
-      [&](served_device& d) {
+      dptr,
+      [&](served_context& device) {
         CUresult refusal = CUDA_SUCCESS;
-        if (device_of_stream(on, &refusal) == &d) {
-          return d.memory->try_deallocate(pointer_of(p), {.stream = stream_ref{on}});
+        if (device_of_stream(stream, &refusal) == &device) {
+          return device.memory->try_deallocate(pointer_of(dptr), {.stream = stream_ref{stream}});
         }
         // A stream of another device or context: what it still does with the block is waited for.
-        const result<block_info> block = d.memory->describe(pointer_of(p));
-        if (block && block->begin == p) {
+        const result<block_info> block = device.memory->describe(pointer_of(dptr));
+        if (block && block->begin == dptr) {
           const relaxed_capture relaxed;
-          calls()->stream_synchronize(on);
+          calls()->stream_synchronize(stream);
         }
-        return free_behind_everything(d, p);
+        return free_behind_everything(device, dptr);
       },
       driver);
 }
 
 }  // namespace
 
-result<CUdeviceptr> allocate_for_all(served_device& d, std::size_t bytes, CUresult* answer) {
-  const result<void*> got = d.memory->try_allocate({.bytes = bytes, .stream = {d.home}});
+result<CUdeviceptr> allocate_for_all(served_context& device, std::size_t bytes, CUresult* answer) {
+  const result<void*> got = device.memory->try_allocate({.bytes = bytes, .stream = {device.alloc_stream}});
   if (!got) {
-    if (got.code() == errc::out_of_memory) note_out_of_memory(d, {"cuMemAlloc", bytes}, got.why().message());
+    if (got.code() == errc::out_of_memory) note_out_of_memory(device, {"cuMemAlloc", bytes}, got.why().message());
     *answer = answer_to(got.why()).value_or(CUDA_ERROR_UNKNOWN);
     return got.why();
   }
-  take_every_device(d);
-  *answer = settle(d);
+  take_every_device(device);
+  *answer = sync_alloc_stream(device);
   if (*answer == CUDA_SUCCESS) {
     tell_referee("cuMemAlloc", *got, bytes, std::nullopt);
     return number_of(*got);
   }
-  static_cast<void>(d.memory->try_deallocate(*got, {.stream = stream_ref{d.all_work}}));
+  static_cast<void>(device.memory->try_deallocate(*got, {.stream = stream_ref{device.free_stream}}));
   return status{errc::device_error, "the device failed"};
 }
 
-CUresult CUDAAPI mem_alloc(CUdeviceptr* at, std::size_t bytes) {
-  using driver = passed_on<entry::mem_alloc, null_stream::legacy, accounting::counted>;
+CUresult CUDAAPI mem_alloc(CUdeviceptr* dptr, std::size_t bytes) {
+  using driver = forwarded_call<entry::mem_alloc, null_stream::legacy, accounting::counted>;
   CUresult refusal = CUDA_SUCCESS;
-  served_device* const d = at != nullptr && bytes != 0 ? current_device(&refusal) : nullptr;
+  served_context* const d = dptr != nullptr && bytes != 0 ? current_device(&refusal) : nullptr;
   if (refusal != CUDA_SUCCESS) return refusal;
-  if (d != nullptr && d->dedicated) return driver::dedicated(at, bytes);
-  if (d == nullptr) return driver::call(at, bytes);
+  if (d != nullptr && d->dedicated) return driver::dedicated(dptr, bytes);
+  if (d == nullptr) return driver::call(dptr, bytes);
   CUresult answer = CUDA_SUCCESS;
   const result<CUdeviceptr> got = allocate_for_all(*d, bytes, &answer);
-  if (got) return *at = *got, CUDA_SUCCESS;
-  return answer == CUDA_ERROR_UNKNOWN ? driver::call(at, bytes) : answer;
+  if (got) return *dptr = *got, CUDA_SUCCESS;
+  return answer == CUDA_ERROR_UNKNOWN ? driver::call(dptr, bytes) : answer;
 }
 
-CUresult CUDAAPI mem_alloc_pitch(CUdeviceptr* at, std::size_t* pitch, std::size_t width, std::size_t height,
+CUresult CUDAAPI mem_alloc_pitch(CUdeviceptr* dptr, std::size_t* pitch, std::size_t width, std::size_t height,
                                  unsigned int element) {
-  using driver = passed_on<entry::mem_alloc_pitch, null_stream::legacy, accounting::counted>;
-  const bool formed = at != nullptr && pitch != nullptr && width != 0 && height != 0 &&
+  using driver = forwarded_call<entry::mem_alloc_pitch, null_stream::legacy, accounting::counted>;
+  const bool formed = dptr != nullptr && pitch != nullptr && width != 0 && height != 0 &&
                       (element == 4 || element == 8 || element == 16) && width <= SIZE_MAX - block_granularity;
   const std::size_t row = formed ? (width + block_granularity - 1) / block_granularity * block_granularity : 0;
   const bool served = formed && height <= SIZE_MAX / row;
   CUresult refusal = CUDA_SUCCESS;
-  served_device* const d = served ? current_device(&refusal) : nullptr;
+  served_context* const d = served ? current_device(&refusal) : nullptr;
   if (refusal != CUDA_SUCCESS) return refusal;
-  if (d != nullptr && d->dedicated) return driver::dedicated(at, pitch, width, height, element);
-  if (d == nullptr) return driver::call(at, pitch, width, height, element);
+  if (d != nullptr && d->dedicated) return driver::dedicated(dptr, pitch, width, height, element);
+  if (d == nullptr) return driver::call(dptr, pitch, width, height, element);
   CUresult answer = CUDA_SUCCESS;
   const result<CUdeviceptr> got = allocate_for_all(*d, row * height, &answer);
-  if (got) return *at = *got, *pitch = row, CUDA_SUCCESS;
-  return answer == CUDA_ERROR_UNKNOWN ? driver::call(at, pitch, width, height, element) : answer;
+  if (got) return *dptr = *got, *pitch = row, CUDA_SUCCESS;
+  return answer == CUDA_ERROR_UNKNOWN ? driver::call(dptr, pitch, width, height, element) : answer;
 }
 
-CUresult CUDAAPI mem_free(CUdeviceptr p) {
-  const auto driver = [p] { return driver_call<entry::mem_free>(p); };
-  if (p == 0 || calls() == nullptr) return driver();
-  if (free_without_lock(p)) return CUDA_SUCCESS;
+CUresult CUDAAPI mem_free(CUdeviceptr dptr) {
+  const auto driver = [dptr] { return driver_call<entry::mem_free>(dptr); };
+  if (dptr == 0 || calls() == nullptr) return driver();
+  if (free_without_lock(dptr)) return CUDA_SUCCESS;
   return free_block(
-      p, [p](served_device& d) { return free_behind_everything(d, p); }, driver);
+      dptr, [dptr](served_context& device) { return free_behind_everything(device, dptr); }, driver);
 }
 
-CUresult CUDAAPI mem_alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s) {
-  return alloc_async<entry::mem_alloc_async, null_stream::legacy>(at, bytes, s);
+CUresult CUDAAPI mem_alloc_async(CUdeviceptr* dptr, std::size_t bytes, CUstream h_stream) {
+  return alloc_async<entry::mem_alloc_async, null_stream::legacy>(dptr, bytes, h_stream);
 }
-CUresult CUDAAPI mem_alloc_async_ptsz(CUdeviceptr* at, std::size_t bytes, CUstream s) {
-  return alloc_async<entry::mem_alloc_async, null_stream::per_thread>(at, bytes, s);
+CUresult CUDAAPI mem_alloc_async_ptsz(CUdeviceptr* dptr, std::size_t bytes, CUstream h_stream) {
+  return alloc_async<entry::mem_alloc_async, null_stream::per_thread>(dptr, bytes, h_stream);
 }
-CUresult CUDAAPI mem_alloc_from_pool(CUdeviceptr* at, std::size_t bytes, CUmemoryPool pool, CUstream s) {
-  return alloc_async<entry::mem_alloc_from_pool, null_stream::legacy>(at, bytes, s, pool);
+CUresult CUDAAPI mem_alloc_from_pool(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUstream h_stream) {
+  return alloc_async<entry::mem_alloc_from_pool, null_stream::legacy>(dptr, bytes, h_stream, pool);
 }
-CUresult CUDAAPI mem_alloc_from_pool_ptsz(CUdeviceptr* at, std::size_t bytes, CUmemoryPool pool, CUstream s) {
-  return alloc_async<entry::mem_alloc_from_pool, null_stream::per_thread>(at, bytes, s, pool);
+CUresult CUDAAPI mem_alloc_from_pool_ptsz(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUstream h_stream) {
+  return alloc_async<entry::mem_alloc_from_pool, null_stream::per_thread>(dptr, bytes, h_stream, pool);
 }
-CUresult CUDAAPI mem_free_async(CUdeviceptr p, CUstream s) { return free_async<null_stream::legacy>(p, s); }
-CUresult CUDAAPI mem_free_async_ptsz(CUdeviceptr p, CUstream s) { return free_async<null_stream::per_thread>(p, s); }
+CUresult CUDAAPI mem_free_async(CUdeviceptr dptr, CUstream h_stream) {
+  return free_async<null_stream::legacy>(dptr, h_stream);
+}
+CUresult CUDAAPI mem_free_async_ptsz(CUdeviceptr dptr, CUstream h_stream) {
+  return free_async<null_stream::per_thread>(dptr, h_stream);
+}
 
 }  // namespace gpumem::preload

@@ -28,7 +28,7 @@
 
 namespace gpumem::preload {
 
-std::atomic<served_device*> open_devices[most_devices];
+std::atomic<served_context*> open_devices[most_devices];
 std::atomic<int> open_devices_end{0};
 
 namespace {
@@ -38,8 +38,8 @@ std::array<std::atomic<CUresult>, most_devices> refusals;  // CUDA_SUCCESS: none
 std::atomic<bool> cannot_serve{false};                     // the driver is too old, or lacks something
 
 /// Everything that was ever open, so that what a reset left behind stays reachable.
-std::vector<served_device*>& all_ever() {
-  static auto* const only = new std::vector<served_device*>;
+std::vector<served_context*>& all_ever() {
+  static auto* const only = new std::vector<served_context*>;
   return *only;
 }
 
@@ -50,10 +50,10 @@ std::vector<served_device*>& all_ever() {
 std::atomic<PFN_cuStreamWaitEvent_v3020> wait_on_stream = nullptr;
 std::atomic<bool> records_on_context = false;  // since CUDA 12.5
 
-CUresult CUDAAPI stream_waits(CUstream s, CUevent e, unsigned int flags) {
-  const CUresult done = wait_on_stream.load()(s, e, flags);
-  for_each_device([&](served_device& d) {
-    if (d.home == s) d.waits.fetch_add(1, std::memory_order_acq_rel);
+CUresult CUDAAPI stream_waits(CUstream h_stream, CUevent h_event, unsigned int flags) {
+  const CUresult done = wait_on_stream.load()(h_stream, h_event, flags);
+  for_each_device([&](served_context& device) {
+    if (device.alloc_stream == h_stream) device.waits.fetch_add(1, std::memory_order_acq_rel);
   });
   return done;
 }
@@ -63,11 +63,12 @@ std::atomic<PFN_cuMemCreate_v10020> take_pages = nullptr;
 
 /// As `fits_process_limit`, of the current device; true while that is being opened.
 bool fits_current_device(std::uint64_t bytes) {
-  CUcontext here = nullptr;
-  if (calls()->ctx_get_current(&here) != CUDA_SUCCESS) return true;
+  CUcontext context = nullptr;
+  if (calls()->ctx_get_current(&context) != CUDA_SUCCESS) return true;
   bool fits = true;
-  for_each_device([&](const served_device& d) {
-    fits = fits && (d.context != here || !d.whole_process || fits_process_limit(d.on->info(), d.limit_bytes, bytes));
+  for_each_device([&](const served_context& device) {
+    fits = fits && (device.context != context || !device.whole_process ||
+                    fits_process_limit(device.cuda_device->info(), device.limit_bytes, bytes));
   });
   return fits;
 }
@@ -83,12 +84,12 @@ CUresult grow(std::uint64_t bytes, Function&& function, Arguments... arguments) 
   driver_refused = e == CUDA_ERROR_OUT_OF_MEMORY;
   return e;
 }
-CUresult CUDAAPI allocate_segment(CUdeviceptr* at, std::size_t bytes) {
-  return grow(bytes, take_memory.load(), at, bytes);
+CUresult CUDAAPI allocate_segment(CUdeviceptr* dptr, std::size_t bytes) {
+  return grow(bytes, take_memory.load(), dptr, bytes);
 }
-CUresult CUDAAPI create_pages(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* of,
+CUresult CUDAAPI create_pages(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* prop,
                               unsigned long long flags) {
-  return grow(bytes, take_pages.load(), handle, bytes, of, flags);
+  return grow(bytes, take_pages.load(), handle, bytes, prop, flags);
 }
 
 template <typename Pointer>
@@ -101,11 +102,11 @@ CUresult CUDAAPI inner_get_proc_address(const char* name, void** function, int v
                                         CUdriverProcAddressQueryResult* how) {
   const CUresult e = driver_get_proc_address()(name, function, version, flags, how);
   if (e != CUDA_SUCCESS || *function == nullptr) return e;
-  const std::string_view which = name;
-  if (which == "cuStreamWaitEvent") put(wait_on_stream, function, &stream_waits);
-  if (which == "cuMemAlloc") put(take_memory, function, &allocate_segment);
-  if (which == "cuMemCreate") put(take_pages, function, &create_pages);
-  if (which == "cuCtxRecordEvent") records_on_context = true;
+  const std::string_view function_name = name;
+  if (function_name == "cuStreamWaitEvent") put(wait_on_stream, function, &stream_waits);
+  if (function_name == "cuMemAlloc") put(take_memory, function, &allocate_segment);
+  if (function_name == "cuMemCreate") put(take_pages, function, &create_pages);
+  if (function_name == "cuCtxRecordEvent") records_on_context = true;
   return e;
 }
 
@@ -125,60 +126,61 @@ std::string path_of_device(const std::string& path, int ordinal) {
 result<settings> settings_of(int ordinal) {
   const process_settings& all = settings_of_process();
   if (!all.usable) return all.usable;
-  settings with = all.with.for_device(ordinal);
+  settings options = all.options.for_device(ordinal);
   bool again = false;
-  for (const served_device* d : all_ever()) again = again || d->ordinal == ordinal;
-  with.trace_path = again ? "" : path_of_device(with.trace_path, ordinal);
-  with.stats_path = again ? "" : path_of_device(with.stats_path, ordinal);
-  return with;
+  for (const served_context* d : all_ever()) again = again || d->ordinal == ordinal;
+  options.trace_path = again ? "" : path_of_device(options.trace_path, ordinal);
+  options.stats_path = again ? "" : path_of_device(options.stats_path, ordinal);
+  return options;
 }
 
-status driver_failed(const char* call, CUresult e) {
-  return {errc::device_error, fmt::format("{} failed with CUDA error {}", call, static_cast<int>(e))};
+status driver_failed(const char* call, CUresult error) {
+  return {errc::device_error, fmt::format("{} failed with CUDA error {}", call, static_cast<int>(error))};
 }
 
 /// Puts the limit on what is not in gpumem's segments, too, where its scope is the process. A group without a limit
 /// counts it as well.
-status limit_everything(served_device& d, const settings& with) {
-  const bool process = scope_of(with) == limit_scope::process;
-  d.whole_process = process && (with.limit || in_job(with));
-  if ((!with.limit && d.group == nullptr) || !(process || d.dedicated)) return {};
-  if (d.memory->devices().size() != 1) {
+status limit_everything(served_context& device, const settings& options) {
+  const bool process = scope_of(options) == limit_scope::process;
+  device.whole_process = process && (options.limit || in_job(options));
+  if ((!options.limit && device.group == nullptr) || !(process || device.dedicated)) return {};
+  if (device.memory->devices().size() != 1) {
     return {errc::bad_setting, fmt::format("GPUMEM_POOLS with {}: expected one or the other",
                                            process ? "GPUMEM_LIMIT_SCOPE=process" : "GPUMEM_IPC=1")};
   }
-  const std::uint64_t used = d.whole_process ? process_bytes(d.on->info(), d.group.get()) : 0;
-  const unserved_device* const before = unserved_account(d.ordinal);  // what it counted stays counted
+  const std::uint64_t used = device.whole_process ? process_bytes(device.cuda_device->info(), device.group.get()) : 0;
+  const unserved_device* const before = unserved_account(device.ordinal);  // what it counted stays counted
   const std::uint64_t counted = before != nullptr ? before->account.counted_bytes() : 0;
-  const status opened = d.account.open(d.memory.get(), d.limit_bytes, headroom_of(with, d.whole_process),
-                                       used > counted ? used - counted : 0, d.group.get());
-  now_served(d);
-  return opened ? job_can_hold(with, d.group.get()) : opened;
+  const status opened =
+      device.account.open(device.memory.get(), device.limit_bytes, headroom_of(options, device.whole_process),
+                          used > counted ? used - counted : 0, device.group.get());
+  now_served(device);
+  return opened ? job_can_hold(options, device.group.get()) : opened;
 }
 
 /// The membership that the allocator has made.
-status join_group(served_device& d, const settings& with) {
-  if (with.group.empty() || d.group != nullptr) return {};
-  const result<std::string> folder = shared_folder(with.shared_folder);
+status join_group(served_context& device, const settings& options) {
+  if (options.group.empty() || device.group != nullptr) return {};
+  const result<std::string> folder = shared_folder(options.shared_folder);
   if (!folder) return folder.why();
   result<std::shared_ptr<group_ledger>> joined =
-      group_ledger::join(*folder, with.group, d.on->info().uuid, std::nullopt);
-  if (joined) d.group = *std::move(joined);
+      group_ledger::join(*folder, options.group, device.cuda_device->info().uuid, std::nullopt);
+  if (joined) device.group = *std::move(joined);
   return joined.why();
 }
 
-/// Makes the pools members of the job that `with` names: sets the limit and the group of `of_pool`.
-status join_job(served_device& d, const settings& with, settings& of_pool) {
+/// Makes the pools members of the job that `options` names: sets the limit and the group of `of_pool`.
+status join_job(served_context& device, const settings& options, settings& of_pool) {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   if (const CUresult e = driver_call<entry::mem_get_info>(&free_bytes, &total_bytes); e != CUDA_SUCCESS) {
     return driver_failed("cuMemGetInfo", e);
   }
-  result<budget_of_process> joined = open_budget(d.on->info(), with, free_bytes);
+  result<budget_of_process> joined = open_budget(device.cuda_device->info(), options, free_bytes);
   if (!joined) return joined.why();
-  d.group = std::move(joined->group);
+  device.group = std::move(joined->group);
   of_pool.limit = joined->limit;
-  of_pool.group = with.job;
+  of_pool.group = options.job;
   of_pool.group_limit = {};
   return {};
 }
@@ -193,9 +195,9 @@ std::vector<peer_access>& all_peers() {
   return *only;
 }
 
-void let_peer_reach(served_device& d, int ordinal) {
-  if (const status ok = add_cuda_peer(*d.on, ordinal); !ok) {
-    log_line(fmt::format("device {} cannot reach the memory of device {}: {}", ordinal, d.ordinal, ok.message()));
+void let_peer_reach(served_context& device, int ordinal) {
+  if (const status ok = add_cuda_peer(*device.cuda_device, ordinal); !ok) {
+    log_line(fmt::format("device {} cannot reach the memory of device {}: {}", ordinal, device.ordinal, ok.message()));
   }
 }
 
@@ -206,49 +208,50 @@ void note_missing_devices(const cuda_driver* driver) {
   if (std::exchange(done, true) || !count) return;
   std::vector<int> ordinals;
   for (int i = 0; i < *count; ++i) ordinals.push_back(i);
-  log_overrides_without_device(settings_of_process().with, ordinals);
+  log_overrides_without_device(settings_of_process().options, ordinals);
 }
 
-result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext context) {
-  const result<settings> with = settings_of(ordinal);
-  if (!with) return with.why();
+result<served_context*> open_device(int ordinal, CUdevice handle, CUcontext context) {
+  const result<settings> options = settings_of(ordinal);
+  if (!options) return options.why();
   const result<const cuda_driver*> driver = resolve_cuda_driver(reinterpret_cast<void*>(&inner_get_proc_address));
   if (!driver) return driver.why();
   note_missing_devices(*driver);
-  auto d = std::make_unique<served_device>();
+  auto d = std::make_unique<served_context>();
   d->ordinal = ordinal;
   d->handle = handle;
   d->context = context;
-  result<std::unique_ptr<device>> on = open_cuda_device({.ordinal = ordinal, .driver = *driver});
-  if (!on) return on.why();
-  d->on = *std::move(on);
+  result<std::unique_ptr<device>> cuda_device = open_cuda_device({.ordinal = ordinal, .driver = *driver});
+  if (!cuda_device) return cuda_device.why();
+  d->cuda_device = *std::move(cuda_device);
   for (const peer_access& p : all_peers()) {
     if (p.memory_of == context) let_peer_reach(*d, p.ordinal);
   }
-  device* const devices[] = {d->on.get()};
-  settings of_pool = *with;
+  device* const devices[] = {d->cuda_device.get()};
+  settings of_pool = *options;
   of_pool.scope.reset();  // kept here, and no business of the allocator's
-  if (in_job(*with)) {
-    if (status ok = join_job(*d, *with, of_pool); !ok) return ok;
+  if (in_job(*options)) {
+    if (status ok = join_job(*d, *options, of_pool); !ok) return ok;
   }
   result<std::unique_ptr<allocator>> memory = allocator::open(devices, of_pool);
   if (!memory) return memory.why();
   d->memory = *std::move(memory);
-  d->dedicated = with->ipc;
+  d->dedicated = options->ipc;
   for (const logical_device& l : d->memory->devices()) d->limit_bytes += l.limit_bytes;
-  if (status ok = join_group(*d, *with); !ok) return ok;
-  if (status ok = limit_everything(*d, *with); !ok) return ok;
-  for (CUstream* const s : {&d->home, &d->all_work}) {
+  if (status ok = join_group(*d, *options); !ok) return ok;
+  if (status ok = limit_everything(*d, *options); !ok) return ok;
+  for (CUstream* const s : {&d->alloc_stream, &d->free_stream}) {
     if (const CUresult e = calls()->stream_create(s, CU_STREAM_NON_BLOCKING); e != CUDA_SUCCESS) {
       return driver_failed("cuStreamCreate", e);
     }
   }
-  if (status ok = stand_for_all_work(*d->memory, {d->all_work}); !ok) return ok;
+  if (status ok = stand_for_all_work(*d->memory, {d->free_stream}); !ok) return ok;
   CUmemoryPool usual = nullptr;
-  CUmemoryPool now = nullptr;
-  if (calls()->default_pool(&usual, handle) == CUDA_SUCCESS && calls()->current_pool(&now, handle) == CUDA_SUCCESS) {
+  CUmemoryPool current = nullptr;
+  if (calls()->default_pool(&usual, handle) == CUDA_SUCCESS &&
+      calls()->current_pool(&current, handle) == CUDA_SUCCESS) {
     d->default_pool = usual;
-    d->own_pool = usual != now;
+    d->own_pool = usual != current;
   }
   all_ever().push_back(d.get());
   return d.release();
@@ -259,11 +262,11 @@ void publish_once() {
   static bool done = false;
   if (std::exchange(done, true)) return;
   const auto open_now = [] {
-    std::vector<allocator*> out;
-    for_each_device([&out](served_device& d) { out.push_back(d.memory.get()); });
-    return out;
+    std::vector<allocator*> allocators;
+    for_each_device([&allocators](served_context& device) { allocators.push_back(device.memory.get()); });
+    return allocators;
   };
-  publish_until_exit(open_now, settings_of_process().with);
+  publish_until_exit(open_now, settings_of_process().options);
 }
 
 /// Whether `context` is its device's primary one, and which device that is.
@@ -279,28 +282,28 @@ bool is_primary(CUcontext context, CUdevice* device) {
 }
 
 /// Requires `opening`.
-void now_open(served_device& d) {
-  tell_of_captures(d);
-  open_devices[d.ordinal].store(&d, std::memory_order_release);
-  if (open_devices_end.load(std::memory_order_relaxed) <= d.ordinal) {
-    open_devices_end.store(d.ordinal + 1, std::memory_order_release);
+void now_open(served_context& device) {
+  tell_of_captures(device);
+  open_devices[device.ordinal].store(&device, std::memory_order_release);
+  if (open_devices_end.load(std::memory_order_relaxed) <= device.ordinal) {
+    open_devices_end.store(device.ordinal + 1, std::memory_order_release);
   }
   publish_once();
 }
 
-served_device* open_current(CUcontext context, CUresult* refusal) {
+served_context* open_current(CUcontext context, CUresult* refusal) {
   const mutex_lock lock{opening};
   const relaxed_capture relaxed;
   CUdevice handle{};
   if (!is_primary(context, &handle)) return nullptr;
   const int ordinal = handle;  // a CUdevice is its ordinal
-  std::atomic<served_device*>& place = open_devices[ordinal];
-  if (served_device* const there = place.load(std::memory_order_acquire)) return there;
+  std::atomic<served_context*>& place = open_devices[ordinal];
+  if (served_context* const existing = place.load(std::memory_order_acquire)) return existing;
   if (const CUresult before = refusals[static_cast<std::size_t>(ordinal)]; before != CUDA_SUCCESS) {
     *refusal = before;
     return nullptr;
   }
-  const result<served_device*> made = open_device(ordinal, handle, context);
+  const result<served_context*> made = open_device(ordinal, handle, context);
   if (!made) {
     const bool ours = made.code() == errc::bad_setting || made.code() == errc::corrupt;
     if (ours || guards_memory()) {  // what a limit was set for is not left to the driver without one
@@ -321,9 +324,9 @@ served_device* open_current(CUcontext context, CUresult* refusal) {
 /// until the process ends or resets it. Requires `opening`.
 status open_unused(int ordinal) {
   if (open_devices[ordinal].load(std::memory_order_relaxed) != nullptr) return {};
-  const result<settings> with = settings_of(ordinal);
-  if (!with) return with.why();
-  if (!takes_everything(*with)) return {};
+  const result<settings> options = settings_of(ordinal);
+  if (!options) return options.why();
+  if (!takes_everything(*options)) return {};
   const CUdevice handle{ordinal};  // a CUdevice is its ordinal
   CUcontext context = nullptr;
   if (const CUresult e = calls()->primary_retain(&context, handle); e != CUDA_SUCCESS) {
@@ -331,7 +334,7 @@ status open_unused(int ordinal) {
   }
   status opened;
   if (const CUresult e = calls()->ctx_push_current(context); e == CUDA_SUCCESS) {
-    const result<served_device*> made = open_device(ordinal, handle, context);
+    const result<served_context*> made = open_device(ordinal, handle, context);
     if (made) now_open(**made);
     opened = made.why();
     CUcontext popped = nullptr;
@@ -372,12 +375,12 @@ CUresult refuse_driver() {
 }  // namespace
 
 // The flag is the process's: what was reset afterwards is opened again by its own use, as any device is.
-void take_every_device(const served_device& used) noexcept {
+void take_every_device(const served_context& used) noexcept {
   static std::atomic<bool> untouched{true};
   if (!untouched.load(std::memory_order_relaxed) || !untouched.exchange(false, std::memory_order_acq_rel)) return;
   open_unused_devices();
-  for_each_device([&used](const served_device& d) {
-    if (&d != &used && !d.dedicated) preallocate_pools(*d.memory);
+  for_each_device([&used](const served_context& device) {
+    if (&device != &used && !device.dedicated) preallocate_pools(*device.memory);
   });
 }
 
@@ -395,67 +398,68 @@ relaxed_capture::~relaxed_capture() {
   if (exchanged_) calls()->exchange_capture_mode(&mode_);
 }
 
-served_device* current_device(CUresult* refusal) noexcept {
+served_context* current_device(CUresult* refusal) noexcept {
   *refusal = CUDA_SUCCESS;
   if (calls() == nullptr) {
-    if (guards_memory() && not_there() != CUDA_ERROR_NO_DEVICE) *refusal = refuse_driver();
+    if (guards_memory() && driver_missing() != CUDA_ERROR_NO_DEVICE) *refusal = refuse_driver();
     return nullptr;
   }
   if (cannot_serve.load(std::memory_order_relaxed)) return nullptr;
-  CUcontext here = nullptr;
-  if (calls()->ctx_get_current(&here) != CUDA_SUCCESS || here == nullptr) return nullptr;
+  CUcontext context = nullptr;
+  if (calls()->ctx_get_current(&context) != CUDA_SUCCESS || context == nullptr) return nullptr;
   const int end = open_devices_end.load(std::memory_order_acquire);
   for (int i = 0; i < end; ++i) {
-    served_device* const d = open_devices[i].load(std::memory_order_acquire);
-    if (d != nullptr && d->context == here) return d->on->condition() == device_condition::usable ? d : nullptr;
+    served_context* const d = open_devices[i].load(std::memory_order_acquire);
+    if (d != nullptr && d->context == context)
+      return d->cuda_device->condition() == device_condition::usable ? d : nullptr;
   }
-  return open_current(here, refusal);
+  return open_current(context, refusal);
 }
 
 void peer_may_reach(CUcontext memory_of, int ordinal) noexcept {
   const mutex_lock lock{opening};
   all_peers().push_back({memory_of, ordinal});
   const relaxed_capture relaxed;
-  for_each_device([&](served_device& d) {
-    if (d.context == memory_of) let_peer_reach(d, ordinal);
+  for_each_device([&](served_context& device) {
+    if (device.context == memory_of) let_peer_reach(device, ordinal);
   });
 }
 
-served_device* holder_of(CUdeviceptr p, block_info* block) noexcept {
-  served_device* holder = nullptr;
-  for_each_device([&](served_device& d) {
+served_context* holder_of(CUdeviceptr address, block_info* block) noexcept {
+  served_context* holder = nullptr;
+  for_each_device([&](served_context& device) {
     if (holder != nullptr) return;
-    const result<block_info> found = d.memory->describe(reinterpret_cast<const void*>(p));
+    const result<block_info> found = device.memory->describe(reinterpret_cast<const void*>(address));
     if (!found) return;
-    holder = &d;
+    holder = &device;
     *block = *found;
   });
   return holder;
 }
 
 // It is never destroyed: another thread may be inside.
-served_device* forget_device(CUdevice device) noexcept {
+served_context* forget_device(CUdevice device) noexcept {
   if (device < 0 || device >= most_devices) return nullptr;
   const mutex_lock lock{opening};
   refusals[static_cast<std::size_t>(device)] = CUDA_SUCCESS;
   return open_devices[device].exchange(nullptr, std::memory_order_acq_rel);
 }
 
-void leave_group(served_device& d) noexcept {
-  if (d.group == nullptr) return;
-  std::uint64_t held = d.account.counted_bytes();
-  for (const logical_device& l : d.memory->devices()) {
-    if (const result<statistics> s = d.memory->stats(l.ordinal)) held += s->reserved_bytes;
+void leave_group(served_context& device) noexcept {
+  if (device.group == nullptr) return;
+  std::uint64_t held = device.account.counted_bytes();
+  for (const logical_device& l : device.memory->devices()) {
+    if (const result<statistics> s = device.memory->stats(l.ordinal)) held += s->reserved_bytes;
   }
-  d.group->give_back(held);
-  d.group->leave(d.account.measured_bytes());
+  device.group->give_back(held);
+  device.group->leave(device.account.measured_bytes());
 }
 
 bool give_back_idle() noexcept {
   std::uint64_t returned = 0;
-  for_each_device([&](served_device& d) {
-    for (const logical_device& l : d.memory->devices()) {
-      if (const result<trim_result> done = d.memory->trim(l.ordinal)) returned += done->returned_bytes;
+  for_each_device([&](served_context& device) {
+    for (const logical_device& l : device.memory->devices()) {
+      if (const result<trim_result> done = device.memory->trim(l.ordinal)) returned += done->returned_bytes;
     }
   });
   return returned != 0;

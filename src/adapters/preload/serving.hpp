@@ -25,19 +25,19 @@ struct cuda_driver;
 
 namespace gpumem::preload {
 
-struct served_device {
+struct served_context {
   int ordinal = 0;
   CUdevice handle{};
   CUcontext context = nullptr;
-  std::unique_ptr<device> on;
+  std::unique_ptr<device> cuda_device;
   std::unique_ptr<allocator> memory;
-  CUstream home = nullptr;
-  CUstream all_work = nullptr;
+  CUstream alloc_stream = nullptr;
+  CUstream free_stream = nullptr;
   bool dedicated = false;  ///< GPUMEM_IPC=1: cudaMalloc is the driver's, one allocation each
   std::uint64_t limit_bytes = 0;
   bool whole_process = false;           ///< the limit is on all that the process has
   std::shared_ptr<group_ledger> group;  ///< of GPUMEM_GROUP; may be null
-  ledger account;
+  process_budget account;
   CUmemoryPool default_pool = nullptr;       ///< of the driver's, in whose place gpumem stands
   std::atomic<bool> own_pool{false};         ///< the program chose a pool for cudaMallocAsync
   std::atomic<std::uint64_t> waits{0};       ///< that `home` was made to do
@@ -47,32 +47,32 @@ struct served_device {
 /// The device whose primary context is current, opened where it was not yet; null where gpumem does not serve: another
 /// kind of context, none, or a driver that it cannot use. `refusal` says what the program is told where the settings
 /// cannot be used: then nothing is served, and nothing is passed on past a limit that somebody asked for.
-served_device* current_device(CUresult* refusal) noexcept;
+served_context* current_device(CUresult* refusal) noexcept;
 
 /// An allocation was made from `used`. At the first of the process every other visible device whose policy
 /// takes everything is opened and taken, as TensorFlow does. What cannot be is logged, and tried again by its own use.
-void take_every_device(const served_device& used) noexcept;
+void take_every_device(const served_context& used) noexcept;
 
 /// The device whose primary context the stream belongs to, which need not be the current one; as above.
-served_device* device_of_stream(CUstream s, CUresult* refusal) noexcept;
+served_context* device_of_stream(CUstream stream, CUresult* refusal) noexcept;
 /// The stream, or for null every stream, is about to end: its handle may come again elsewhere.
-void forget_stream(CUstream s) noexcept;
+void forget_stream(CUstream stream) noexcept;
 
 /// The device with this ordinal may reach the memory of that context from now on.
 void peer_may_reach(CUcontext memory_of, int ordinal) noexcept;
 
-/// The device that holds the block which `p` points into; null: none.
-served_device* holder_of(CUdeviceptr p, block_info* block) noexcept;
+/// The device that holds the block which `address` points into; null: none.
+served_context* holder_of(CUdeviceptr address, block_info* block) noexcept;
 
-/// Calls `f(served_device&)` for each that is open.
+/// Calls `function(served_context&)` for each that is open.
 template <typename Function>
-void for_each_device(Function&& f) noexcept;
+void for_each_device(Function&& function) noexcept;
 
 /// The device is about to be reset: what was open on it is let go of, and a new one is opened when it is next used.
 /// Returns what was open, or null.
-served_device* forget_device(CUdevice device) noexcept;
+served_context* forget_device(CUdevice device) noexcept;
 /// It was reset: its memory is nobody's, and its group's again.
-void leave_group(served_device& d) noexcept;
+void leave_group(served_context& device) noexcept;
 
 /// Whether the driver had no memory when the calling thread last made a pool grow.
 bool refused_by_driver() noexcept;
@@ -88,10 +88,10 @@ bool give_back_idle() noexcept;
 
 /// Whether any stream captures, as far as the shim saw them begin.
 bool capturing_somewhere() noexcept;
-void capture_begins(CUstream s) noexcept;
-void capture_is_over(CUstream s) noexcept;
+void capture_begins(CUstream stream) noexcept;
+void capture_is_over(CUstream stream) noexcept;
 /// Tells a device that was just opened of the captures under way.
-void tell_of_captures(served_device& d) noexcept;
+void tell_of_captures(served_context& device) noexcept;
 
 /// Relaxes the calling thread's capture mode, in which the driver allows what gpumem does beside a capture.
 class relaxed_capture {
@@ -110,14 +110,14 @@ class relaxed_capture {
 // ------------------------------------------------------------------------------------------
 
 inline constexpr int most_devices = 64;
-extern std::atomic<served_device*> open_devices[most_devices];
+extern std::atomic<served_context*> open_devices[most_devices];
 extern std::atomic<int> open_devices_end;  ///< one behind the highest ordinal that was ever open
 
 template <typename Function>
-void for_each_device(Function&& f) noexcept {
+void for_each_device(Function&& function) noexcept {
   const int end = open_devices_end.load(std::memory_order_acquire);
   for (int i = 0; i < end; ++i) {
-    if (served_device* const d = open_devices[i].load(std::memory_order_acquire)) f(*d);
+    if (served_context* const d = open_devices[i].load(std::memory_order_acquire)) function(*d);
   }
 }
 

@@ -35,39 +35,40 @@ std::uint64_t captures_so_far = 0;
 bool capturing_somewhere() noexcept { return captures_open.load(std::memory_order_acquire) > 0; }
 
 // A device whose streams these are not refuses, or has an empty capture: neither does harm.
-void capture_begins(CUstream s) noexcept {
+void capture_begins(CUstream stream) noexcept {
   captures_open.fetch_add(1, std::memory_order_acq_rel);
   {
     const mutex_lock lock{captures_mutex};
-    captures().push_back({s, std::this_thread::get_id(), ++captures_so_far});
+    captures().push_back({stream, std::this_thread::get_id(), ++captures_so_far});
   }
-  for_each_device([s](served_device& d) { static_cast<void>(d.memory->capture_begin({s})); });
+  for_each_device([stream](served_context& device) { static_cast<void>(device.memory->capture_begin({stream})); });
 }
 
-void capture_is_over(CUstream s) noexcept {
+void capture_is_over(CUstream stream) noexcept {
   std::uint64_t number = 0;
   {
     const mutex_lock lock{captures_mutex};
-    const auto found = std::find_if(captures().begin(), captures().end(), [s](const open_capture& capture) {
-      return capture.stream == s && capture.is_nameable();
+    const auto found = std::find_if(captures().begin(), captures().end(), [stream](const open_capture& capture) {
+      return capture.stream == stream && capture.is_nameable();
     });
     if (found == captures().end()) return;
     number = found->number;
     captures().erase(found);
   }
   // Nothing was allocated for the graph: that was passed on.
-  for_each_device([&](served_device& d) {
-    end_held_capture(*d.memory, number);
-    if (const result<graph_ref> empty = d.memory->capture_end({s})) static_cast<void>(d.memory->graph_release(*empty));
+  for_each_device([&](served_context& device) {
+    end_held_capture(*device.memory, number);
+    if (const result<graph_ref> empty = device.memory->capture_end({stream}))
+      static_cast<void>(device.memory->graph_release(*empty));
   });
   captures_open.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-void tell_of_captures(served_device& d) noexcept {
+void tell_of_captures(served_context& device) noexcept {
   const mutex_lock lock{captures_mutex};
   for (const open_capture& capture : captures()) {
-    static_cast<void>(capture.is_nameable() ? d.memory->capture_begin({capture.stream})
-                                            : hold_capture(*d.memory, capture.number));
+    static_cast<void>(capture.is_nameable() ? device.memory->capture_begin({capture.stream})
+                                            : hold_capture(*device.memory, capture.number));
   }
 }
 

@@ -15,7 +15,7 @@ std::atomic<std::uint64_t> ended{1};
 
 struct known_streams {
   std::shared_mutex mutex;
-  std::unordered_map<CUstream, served_device*> of;
+  std::unordered_map<CUstream, served_context*> devices;
 };
 known_streams& known() {
   static auto* const only = new known_streams;
@@ -24,18 +24,18 @@ known_streams& known() {
 
 struct last_answer {
   CUstream stream = nullptr;
-  served_device* device = nullptr;
-  std::uint64_t at = 0;
+  served_context* device = nullptr;
+  std::uint64_t generation = 0;
 };
 thread_local last_answer last;
 
-bool is_default(CUstream s) noexcept { return reinterpret_cast<std::uintptr_t>(s) <= 2; }
+bool is_default(CUstream stream) noexcept { return reinterpret_cast<std::uintptr_t>(stream) <= 2; }
 
-served_device* ask(CUstream s, CUresult* refusal) noexcept {
+served_context* ask(CUstream stream, CUresult* refusal) noexcept {
   CUcontext theirs = nullptr;
-  if (calls()->stream_get_ctx(s, &theirs) != CUDA_SUCCESS || theirs == nullptr) return nullptr;
+  if (calls()->stream_get_ctx(stream, &theirs) != CUDA_SUCCESS || theirs == nullptr) return nullptr;
   if (calls()->ctx_push_current(theirs) != CUDA_SUCCESS) return nullptr;
-  served_device* const d = current_device(refusal);
+  served_context* const d = current_device(refusal);
   CUcontext popped = nullptr;
   calls()->ctx_pop_current(&popped);
   return d;
@@ -43,34 +43,34 @@ served_device* ask(CUstream s, CUresult* refusal) noexcept {
 
 }  // namespace
 
-served_device* device_of_stream(CUstream s, CUresult* refusal) noexcept {
-  if (is_default(s) || calls() == nullptr) return current_device(refusal);
+served_context* device_of_stream(CUstream stream, CUresult* refusal) noexcept {
+  if (is_default(stream) || calls() == nullptr) return current_device(refusal);
   *refusal = CUDA_SUCCESS;
-  if (!sees_everything) return ask(s, refusal);
-  const std::uint64_t now = ended.load(std::memory_order_acquire);
-  if (last.stream == s && last.at == now) return last.device;
-  served_device* d = nullptr;
+  if (!is_preloaded) return ask(stream, refusal);
+  const std::uint64_t generation = ended.load(std::memory_order_acquire);
+  if (last.stream == stream && last.generation == generation) return last.device;
+  served_context* d = nullptr;
   {
     const std::shared_lock lock{known().mutex};
-    if (const auto at = known().of.find(s); at != known().of.end()) d = at->second;
+    if (const auto found = known().devices.find(stream); found != known().devices.end()) d = found->second;
   }
   if (d == nullptr) {
-    d = ask(s, refusal);
+    d = ask(stream, refusal);
     if (d == nullptr) return nullptr;
     const std::unique_lock lock{known().mutex};
-    known().of[s] = d;
+    known().devices[stream] = d;
   }
-  last = {s, d, now};
+  last = {stream, d, generation};
   return d;
 }
 
-void forget_stream(CUstream s) noexcept {
+void forget_stream(CUstream stream) noexcept {
   {
     const std::unique_lock lock{known().mutex};
-    if (s == nullptr) {
-      known().of.clear();
+    if (stream == nullptr) {
+      known().devices.clear();
     } else {
-      known().of.erase(s);
+      known().devices.erase(stream);
     }
   }
   ended.fetch_add(1, std::memory_order_acq_rel);

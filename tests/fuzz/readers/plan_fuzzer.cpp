@@ -55,7 +55,7 @@ plan::step_plan plan_of(std::string_view input) {
 
 void follow(plan::step_plan made) {
   const auto shared = std::make_shared<const plan::step_plan>(std::move(made));
-  plan::follower follows{shared};
+  plan::plan_matcher follows{shared};
   std::uint32_t block = 0;
   for (const plan::planned_allocation& each : shared->allocations) {
     if (const auto place = follows.next(each.bytes, each.stream)) {

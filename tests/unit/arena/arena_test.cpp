@@ -123,7 +123,7 @@ TEST(arena, a_capture_that_nobody_ends_ends_with_its_scope_and_leaves_no_graph) 
     const pool_capture elsewhere = (*x.tested).capture_elsewhere(capture_effect::foreign);
     inside = x.tested.take(2 * mib, x.one);
     x.tested.give(inside);
-    EXPECT_FALSE((*x.tested).behind_all().record());
+    EXPECT_FALSE((*x.tested).context_ordered_frees().record());
   }
   EXPECT_EQ((*x.tested).streams().captures(), 0U);
   EXPECT_EQ(x.tested.take(2 * mib, x.two), inside) << "its graph was released";
@@ -176,7 +176,7 @@ TEST(arena, a_batch_behind_all_work_is_free_when_its_fence_is_done_whatever_come
   const address a = x.tested.take(2 * mib, x.one);
   const address b = x.tested.take(2 * mib, x.one);
   x.device.enqueue(x.one, 1'000'000);
-  all_work& behind = (*x.tested).behind_all();
+  context_order& behind = (*x.tested).context_ordered_frees();
   const std::optional<fence> f = behind.record();
   ASSERT_TRUE(f);
   const auto back = [&](address at, fence after) {

@@ -12,7 +12,7 @@
 
 namespace gpumem {
 
-class lone_arena final : public caches_above {
+class lone_arena final : public cache_client {
  public:
   lone_arena(device& on, arena_config config, std::unique_ptr<policy> decides)
       : arena_{on, named(std::move(config)), *this, std::move(decides)} {}
@@ -49,7 +49,7 @@ class lone_arena final : public caches_above {
     if (i == no_block) return {errc::unknown_pointer, "no live block begins there"};
     const std::uint64_t key = stated.stream ? *arena_.streams().key_of(*stated.stream) : 0;
     const owner_id o = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
-    arena_.given_up(i, o);
+    arena_.transfer_ownership(i, o);
     arena_.has_uses(i) ? arena_.free_behind_uses(lock, i, o) : arena_.free_block(i, o);
     return {};
   }
@@ -81,7 +81,7 @@ class lone_arena final : public caches_above {
     arena_lock lock{arena_.mutex()};
     return arena_.trim(lock, bytes);
   }
-  [[nodiscard]] budget& cap() { return arena_.cap(); }
+  [[nodiscard]] budget& cap() { return arena_.pool_budget(); }
   [[nodiscard]] statistics stats() {
     const arena_lock lock{arena_.mutex()};
     return arena_.figures();

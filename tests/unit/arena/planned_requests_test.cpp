@@ -117,11 +117,11 @@ TEST(planned_requests, a_plan_of_another_program_is_said_to_be_one_and_its_memor
   std::vector<std::string> lines;
   const log_sink before = set_log_sink([&lines](std::string_view line) { lines.emplace_back(line); });
   std::vector<address> blocks;
-  for (unsigned k = 0; k < planned::lost_after + 1; ++k) blocks.push_back(x.take(512, x.one));
+  for (unsigned k = 0; k < plan_cursor::lost_after + 1; ++k) blocks.push_back(x.take(512, x.one));
   set_log_sink(before);
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_NE(lines.front().find("of another program"), std::string::npos) << lines.front();
-  EXPECT_EQ(x.tested.stats().plan_departures, planned::lost_after + 1);
+  EXPECT_EQ(x.tested.stats().plan_departures, plan_cursor::lost_after + 1);
   for (const address at : blocks) x.give(at);
 }
 

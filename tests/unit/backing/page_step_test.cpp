@@ -9,7 +9,7 @@ namespace gpumem {
 namespace {
 
 constexpr std::uint64_t page = 2 * mib;
-using outcome = page_step::outcome;
+using outcome = remap_batch::outcome;
 
 /// A range of 8 pages of which the first two are mapped, as two runs.
 struct two_runs {
@@ -18,23 +18,25 @@ struct two_runs {
   std::vector<mapped_run> runs;
   two_runs() {
     range = *device.reserve(8 * page);
-    page_step first;
+    remap_batch first;
     first.pieces = {{range, 2 * page}};
     first.runs = {made(range), made(range + page)};
     EXPECT_TRUE(execute(device, first).ok());
     EXPECT_EQ(first.made_bytes, 2 * page);
-    for (const page_step::run& r : first.runs) {
-      EXPECT_EQ(r.is, outcome::arrived);
-      runs.push_back({r.to, r.what.bytes, r.what.pages});
+    for (const remap_batch::run& r : first.runs) {
+      EXPECT_EQ(r.state, outcome::arrived);
+      runs.push_back({r.target, r.source.bytes, r.source.pages});
     }
   }
-  static page_step::run made(address to) { return {.what = {.begin = 0, .bytes = page, .pages = {}}, .to = to}; }
+  static remap_batch::run made(address to) {
+    return {.source = {.begin = 0, .bytes = page, .pages = {}}, .target = to};
+  }
   /// Both go to page 4 and 5, and one more is made for page 6.
-  [[nodiscard]] page_step moving() const {
-    page_step s;
+  [[nodiscard]] remap_batch moving() const {
+    remap_batch s;
     s.pieces = {{range + 4 * page, 3 * page}};
-    s.runs = {{.what = runs[0], .to = range + 4 * page, .moves = true},
-              {.what = runs[1], .to = range + 5 * page, .moves = true},
+    s.runs = {{.source = runs[0], .target = range + 4 * page, .moves = true},
+              {.source = runs[1], .target = range + 5 * page, .moves = true},
               made(range + 6 * page)};
     s.new_bytes = page;
     return s;
@@ -43,9 +45,9 @@ struct two_runs {
 
 TEST(page_step, runs_are_made_moved_and_mapped) {
   two_runs x;
-  page_step s = x.moving();
+  remap_batch s = x.moving();
   ASSERT_TRUE(execute(x.device, s).ok());
-  for (const page_step::run& r : s.runs) EXPECT_EQ(r.is, outcome::arrived);
+  for (const remap_batch::run& r : s.runs) EXPECT_EQ(r.state, outcome::arrived);
   EXPECT_EQ(s.made_bytes, page);
   EXPECT_EQ(x.device.used_bytes(), 3 * page);
   EXPECT_EQ(x.device.live_mappings(), 3U);
@@ -54,9 +56,9 @@ TEST(page_step, runs_are_made_moved_and_mapped) {
 TEST(page_step, a_device_that_is_full_changes_nothing) {
   two_runs x;
   x.device.fail_nth(device_call::create, 1, errc::out_of_memory);
-  page_step s = x.moving();
+  remap_batch s = x.moving();
   EXPECT_EQ(execute(x.device, s).code(), errc::out_of_memory);
-  for (const page_step::run& r : s.runs) EXPECT_EQ(r.is, outcome::untouched);
+  for (const remap_batch::run& r : s.runs) EXPECT_EQ(r.state, outcome::untouched);
   EXPECT_EQ(s.refused_bytes, page);
   EXPECT_EQ(x.device.used_bytes(), 2 * page);
   EXPECT_EQ(x.device.live_mappings(), 2U);
@@ -65,7 +67,7 @@ TEST(page_step, a_device_that_is_full_changes_nothing) {
 TEST(page_step, what_was_made_before_the_refusal_is_given_back) {
   two_runs x;
   x.device.fail_nth(device_call::create, 2, errc::out_of_memory);
-  page_step s;
+  remap_batch s;
   s.pieces = {{x.range + 4 * page, 2 * page}};
   s.runs = {two_runs::made(x.range + 4 * page), two_runs::made(x.range + 5 * page)};
   EXPECT_EQ(execute(x.device, s).code(), errc::out_of_memory);
@@ -79,12 +81,12 @@ TEST_P(failing_step, says_of_every_run_what_became_of_it) {
   two_runs x;
   const auto [call, nth] = GetParam();
   x.device.fail_nth(call, nth);
-  page_step s = x.moving();
+  remap_batch s = x.moving();
   ASSERT_FALSE(execute(x.device, s).ok());
   std::uint64_t held = 0;
-  for (const page_step::run& r : s.runs) {
-    EXPECT_NE(r.is, outcome::arrived);
-    if (r.is == outcome::lost || (r.moves && r.is == outcome::untouched)) held += r.what.bytes;
+  for (const remap_batch::run& r : s.runs) {
+    EXPECT_NE(r.state, outcome::arrived);
+    if (r.state == outcome::lost || (r.moves && r.state == outcome::untouched)) held += r.source.bytes;
   }
   EXPECT_EQ(x.device.used_bytes(), held) << "lost is what the device still has, and nothing else";
 }
@@ -96,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(calls, failing_step,
 TEST(page_step, that_fails_while_nothing_may_be_unmapped_keeps_what_is_mapped) {
   for (const auto& [call, nth] : {std::pair{device_call::map, 2U}, std::pair{device_call::set_access, 1U}}) {
     two_runs x;
-    page_step s;
+    remap_batch s;
     s.may_unmap = false;
     s.pieces = {{x.range + 4 * page, 2 * page}};
     s.runs = {two_runs::made(x.range + 4 * page), two_runs::made(x.range + 5 * page)};
@@ -106,7 +108,7 @@ TEST(page_step, that_fails_while_nothing_may_be_unmapped_keeps_what_is_mapped) {
     EXPECT_EQ(x.device.calls()[static_cast<std::size_t>(device_call::unmap)], 0U);
     std::vector<outcome> expected{outcome::arrived, outcome::destroyed};
     if (call == device_call::set_access) expected = {outcome::stranded, outcome::arrived};
-    EXPECT_EQ((std::vector{s.runs[0].is, s.runs[1].is}), expected);
+    EXPECT_EQ((std::vector{s.runs[0].state, s.runs[1].state}), expected);
     EXPECT_EQ(x.device.used_bytes(), (call == device_call::map ? 3 : 4) * page);
   }
 }

@@ -11,34 +11,34 @@ namespace gpumem {
 namespace {
 
 constexpr std::uint64_t page = 2 * mib;
-using verdict = paged_backing::verdict;
+using verdict = page_manager::verdict;
 
 /// A range of 16 pages without memory.
 struct one_range {
   sim_device device;
   heap blocks{1};
-  paged_backing tested{blocks, device, "0"};
+  page_manager tested{blocks, device, "0"};
   address base = *device.reserve(16 * page);
   owner_id owner = blocks.add_owner();
   one_range() { blocks.add_segment(base, 16 * page, 0, false); }
   ~one_range() {
     EXPECT_TRUE(blocks.validate().ok()) << blocks.validate().message();
     EXPECT_TRUE(tested.check().ok()) << tested.check().message();
-    EXPECT_EQ(device.used_bytes(), blocks.totals().segment_bytes + tested.lost_bytes());
+    EXPECT_EQ(device.used_bytes(), blocks.totals().segment_bytes + tested.in_transit_bytes());
   }
   one_range(const one_range&) = delete;
   one_range& operator=(const one_range&) = delete;
 
-  [[nodiscard]] static paged_backing::means means(std::uint64_t make, std::uint64_t run = page) {
+  [[nodiscard]] static page_manager::paging_limits means(std::uint64_t make, std::uint64_t run = page) {
     return {.policy = {.make_bytes = make, .run_bytes = run}, .room_bytes = UINT64_MAX, .poll = false};
   }
   [[nodiscard]] page_place place(std::uint64_t bytes) const {
     return *cheapest_place(blocks, 0, owner, bytes, 512, page);
   }
   /// As an arena does it, with the calls made at once.
-  block_index take(std::uint64_t bytes, const paged_backing::means& may, status* why = nullptr) {
+  block_index take(std::uint64_t bytes, const page_manager::paging_limits& may, status* why = nullptr) {
     const page_place at = place(bytes);
-    page_step step;
+    remap_batch step;
     if (tested.plan(at, bytes, may, &step) != verdict::ready) return no_block;
     tested.begin(step);
     const status done = execute(device, step);
@@ -50,7 +50,7 @@ struct one_range {
     return i;
   }
   void give(block_index i) { blocks.release(i, idle_owner, 0, true); }
-  paged_backing::finished last;
+  page_manager::finished last;
 };
 
 TEST(paged_backing, makes_what_is_missing_and_what_the_policy_wants_ahead) {
@@ -89,8 +89,8 @@ TEST(paged_backing, moves_idle_runs_the_shortest_stretch_first) {
 
 TEST(paged_backing, says_what_has_to_come_before_more_is_made_than_wanted) {
   one_range x;
-  page_step step;
-  paged_backing::means may = x.means(0);
+  remap_batch step;
+  page_manager::paging_limits may = x.means(0);
   may.policy.over_bytes = 0;
   may.poll = true;
   EXPECT_EQ(x.tested.plan(x.place(2 * page), 2 * page, may, &step), verdict::poll_first);
@@ -110,7 +110,7 @@ TEST(paged_backing, unmaps_nothing_while_that_is_not_allowed) {
   const block_index low = x.take(page, x.means(page));
   x.take(page, x.means(page));
   x.give(low);
-  paged_backing::means may = x.means(0);
+  page_manager::paging_limits may = x.means(0);
   may.unmap = false;
   EXPECT_NE(x.take(2 * page, may), no_block);
   EXPECT_EQ(x.last.remapped_pages, 0U);
@@ -155,19 +155,19 @@ TEST(paged_backing, gives_back_from_the_upper_end_of_the_longest_stretch_and_kee
   std::vector<mapped_run> going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page});
   ASSERT_EQ(going.size(), 2U);
   EXPECT_EQ(going.front().begin, x.base + 4 * page);
-  EXPECT_EQ(x.tested.lost_bytes(), 2 * page);
+  EXPECT_EQ(x.tested.in_transit_bytes(), 2 * page);
   const std::uint64_t used = x.device.used_bytes();
   x.device.fail_nth(device_call::unmap, 1);
   const returned_runs kept = return_runs(x.device, going);
   EXPECT_FALSE(kept.unmapped);
   x.tested.finish(going, kept);
-  EXPECT_EQ(x.tested.lost_bytes(), 0U) << "what the driver did not unmap is idle again";
+  EXPECT_EQ(x.tested.in_transit_bytes(), 0U) << "what the driver did not unmap is idle again";
   EXPECT_TRUE(x.tested.check().ok());
   going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page});
   ASSERT_EQ(going.size(), 2U);
   EXPECT_EQ(going.front().begin, x.base + 4 * page);
   x.tested.finish(going, return_runs(x.device, going));
-  EXPECT_EQ(x.tested.lost_bytes(), 0U);
+  EXPECT_EQ(x.tested.in_transit_bytes(), 0U);
   EXPECT_EQ(x.device.used_bytes(), used - 2 * page);
   EXPECT_TRUE(x.tested.take_longest_idle(page, {x.base, x.base + 16 * page}).empty());
   x.give(wall);
@@ -179,14 +179,14 @@ TEST(paged_backing, returns_everything_at_the_end_and_says_what_stays) {
   const auto left_after = [](auto fault) {
     sim_device device;
     heap blocks{1};
-    paged_backing tested{blocks, device, "7"};
+    page_manager tested{blocks, device, "7"};
     tested.return_everything();  // nothing
     const address base = *device.reserve(8 * page);
     blocks.add_segment(base, 8 * page, 0, false);
     for (const address at : {base, base + page, base + 4 * page}) {
-      page_step step;
+      remap_batch step;
       step.pieces.push_back({at, page});
-      step.runs.push_back({.what = {.begin = 0, .bytes = page, .pages = {}}, .to = at});
+      step.runs.push_back({.source = {.begin = 0, .bytes = page, .pages = {}}, .target = at});
       tested.begin(step);
       EXPECT_TRUE(execute(device, step).ok());
       EXPECT_EQ(tested.finish(step).new_bytes, page);

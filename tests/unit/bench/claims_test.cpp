@@ -21,7 +21,7 @@ using json = nlohmann::json;
 
 result<claims_report> run(std::vector<std::string> only, unsigned jobs = 2) {
   options with;
-  with.what = command::claims;
+  with.subcommand = command::claims;
   with.only = std::move(only);
   with.jobs = jobs;
   with.quiet = true;
@@ -216,7 +216,7 @@ result<claims_report> run_on_card(const char* bytes, std::vector<std::string> on
   ::setenv("SIMCUDA_HOST_MEMORY", "0", 1);
   ::setenv("SIMCUDA_CONTEXT_BYTES", "500MiB", 1);
   options with;
-  with.what = command::claims;
+  with.subcommand = command::claims;
   with.only = std::move(only);
   with.jobs = 2;
   with.quiet = true;
@@ -264,7 +264,7 @@ TEST(claims, a_card_that_is_too_small_is_refused_at_once) {
 #ifdef GPUMEM_TEST_PROGRAM
 options with_python(const std::string& python) {
   options with;
-  with.what = command::claims;
+  with.subcommand = command::claims;
   with.only = {"one-nth-each"};
   with.frameworks = {"tensorflow"};
   with.python = python;

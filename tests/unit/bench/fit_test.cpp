@@ -87,7 +87,7 @@ TEST(fit, takes_shares_but_no_bytes) {
   }
   const auto row = fit_row(*parse_policy_row("grab_all,limit=100%,verbose=1", settings{}, ""));
   ASSERT_TRUE(row.ok());
-  EXPECT_EQ(row->with.reserve_bytes, 0U) << "pool bytes only";
+  EXPECT_EQ(row->config.reserve_bytes, 0U) << "pool bytes only";
 }
 
 TEST(fit, gives_the_same_answer_for_every_growing_policy_that_must_fit_too) {

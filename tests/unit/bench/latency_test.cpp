@@ -26,7 +26,7 @@ latency_row row(std::string allocator, std::string name, double ns, unsigned thr
 }
 
 latency_row with_share(latency_row of, double ns) {
-  of.double_share_ns = ns;
+  of.simulated_share_ns = ns;
   of.least_share_ns = ns / 5;
   return of;
 }
@@ -111,8 +111,8 @@ TEST(latency, a_pair_is_compared_with_the_fastest_cub) {
   EXPECT_DOUBLE_EQ(small.own_code.value_or(0), (270.0 - 70) / (25 - 5));
   EXPECT_DOUBLE_EQ(small.of_least.value_or(0), 135.0 / 12.5);
   EXPECT_EQ(small.bound, ">= 8");
-  EXPECT_EQ(small.of, ours);
-  EXPECT_EQ(small.from, "cub_default 270.0 / 25.0 ns");
+  EXPECT_EQ(small.allocator, ours);
+  EXPECT_EQ(small.medians, "cub_default 270.0 / 25.0 ns");
   const latency_ratio large = only(all, "pair_2MiB cub/gpumem");
   EXPECT_DOUBLE_EQ(large.value, 460.0 / 50);
   EXPECT_DOUBLE_EQ(large.own_code.value_or(0), (460.0 - 60) / 50);
@@ -140,10 +140,10 @@ TEST(latency, a_row_that_asks_the_device_has_figures_and_no_bounds) {
                                       row(quiet, "pair_4KiB", 20), row("cub", "pair_4KiB", 200)};
   const auto all = latency_ratios(rows);
   ASSERT_EQ(all.size(), 2U);
-  EXPECT_EQ(all[0].of, ours);
+  EXPECT_EQ(all[0].allocator, ours);
   EXPECT_DOUBLE_EQ(all[0].value, 5);
   EXPECT_EQ(all[0].bound, "");
-  EXPECT_EQ(all[1].of, quiet);
+  EXPECT_EQ(all[1].allocator, quiet);
   EXPECT_EQ(all[1].bound, ">= 8");
   const auto read = nlohmann::json::parse(latency_json(rows, {}));
   EXPECT_TRUE(read["ratios"][0]["bound"].is_null());
@@ -160,7 +160,7 @@ TEST(latency, a_replay_has_a_ratio_for_each_trace_and_row) {
   EXPECT_DOUBLE_EQ(all[0].value, 120.0 / 18);
   EXPECT_DOUBLE_EQ(all[0].own_code.value_or(0), 90.0 / 18);
   EXPECT_EQ(all[0].bound, ">= 3");
-  EXPECT_EQ(all[1].of, other);
+  EXPECT_EQ(all[1].allocator, other);
   EXPECT_DOUBLE_EQ(all[1].value, 120.0 / 36);
 }
 
@@ -175,7 +175,7 @@ TEST(latency, what_was_measured_in_the_same_rounds_is_compared_round_by_round) {
   EXPECT_DOUBLE_EQ(ratio.value, 20);
   EXPECT_DOUBLE_EQ(ratio.own_code.value_or(0), 16);
   EXPECT_DOUBLE_EQ(ratio.of_least.value_or(0), 100.0 / 10) << "of the least times, whatever the round";
-  EXPECT_EQ(ratio.from, "cub 200.0 / 20.0 ns");
+  EXPECT_EQ(ratio.medians, "cub 200.0 / 20.0 ns");
 
   pair.rounds = {round_time{75, 71}, round_time{70, 71}, round_time{69, 71}};
   cub.rounds = {round_time{220, 71}, round_time{220, 71}, round_time{220, 71}};

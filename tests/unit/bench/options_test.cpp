@@ -22,7 +22,7 @@ result<options> parsed(std::vector<const char*> words) {
 TEST(options, default_to_compare_on_an_80_gib_device) {
   const auto with = parsed({});
   ASSERT_TRUE(with.ok()) << with.why().message();
-  EXPECT_EQ(with->what, command::compare);
+  EXPECT_EQ(with->subcommand, command::compare);
   EXPECT_EQ(with->setup.device.capacity_bytes, 80 * gib);
   EXPECT_EQ(with->setup.lag_ns, 1'000'000U);
   EXPECT_EQ(with->setup.shared_use, 0.0);
@@ -51,7 +51,7 @@ TEST(options, stand_before_and_behind_the_subcommand) {
                             "--device",
                             "sim:141GiB"});
   ASSERT_TRUE(with.ok()) << with.why().message();
-  EXPECT_EQ(with->what, command::fit);
+  EXPECT_EQ(with->subcommand, command::fit);
   EXPECT_EQ(with->traces, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(with->policies, (std::vector<std::string>{"growth", "caching,limit=50%"}));
   EXPECT_EQ(with->setup.seed, UINT64_MAX);

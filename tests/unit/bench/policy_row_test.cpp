@@ -25,9 +25,9 @@ std::string refused(std::string_view text) {
 TEST(policy_row, takes_any_setting) {
   const policy_row row = good("caching,limit=4GiB,stream_reuse=host");
   EXPECT_EQ(row.text, "caching,limit=4GiB,stream_reuse=host");
-  EXPECT_EQ(row.with.policy, "caching");
-  EXPECT_EQ(row.with.limit.bytes, 4 * gib);
-  EXPECT_EQ(row.with.reuse, stream_reuse::host);
+  EXPECT_EQ(row.config.policy, "caching");
+  EXPECT_EQ(row.config.limit.bytes, 4 * gib);
+  EXPECT_EQ(row.config.reuse, stream_reuse::host);
   EXPECT_EQ(row.tenants, 1U);
   EXPECT_FALSE(row.takes_everything);
   EXPECT_TRUE(good("grab_all").takes_everything);
@@ -37,7 +37,7 @@ TEST(policy_row, has_a_tenant_for_each_pool_or_as_many_as_asked) {
   EXPECT_EQ(good("multi_pool,pools=2GiB+2GiB+4GiB").tenants, 3U);
   const policy_row shared = good("tenants=2");
   EXPECT_EQ(shared.tenants, 2U);
-  EXPECT_EQ(shared.with.policy, "growth");
+  EXPECT_EQ(shared.config.policy, "growth");
 }
 
 TEST(policy_row, refuses_in_one_line_that_names_the_row) {
@@ -59,16 +59,16 @@ TEST(policy_row, refuses_in_one_line_that_names_the_row) {
 }
 
 TEST(policy_row, takes_the_common_limit_unless_it_names_its_own) {
-  EXPECT_EQ(good("growth", {}, "1GiB").with.limit.bytes, 1 * gib);
-  EXPECT_EQ(good("growth,limit=2GiB", {}, "1GiB").with.limit.bytes, 2 * gib);
+  EXPECT_EQ(good("growth", {}, "1GiB").config.limit.bytes, 1 * gib);
+  EXPECT_EQ(good("growth,limit=2GiB", {}, "1GiB").config.limit.bytes, 2 * gib);
   EXPECT_EQ(parse_policy_row("growth", {}, "0%").code(), errc::bad_setting);
 }
 
 TEST(policy_row, takes_its_defaults_from_the_environment) {
   const auto defaults = settings_from({{"GPUMEM_LIMIT", "3GiB"}, {"GPUMEM_TRACE", "/absent/x"}, {"HOME", "/"}});
   ASSERT_TRUE(defaults.ok());
-  EXPECT_EQ(good("caching", *defaults).with.limit.bytes, 3 * gib);
-  EXPECT_TRUE(good("caching", *defaults).with.trace_path.empty()) << "replays write no trace";
+  EXPECT_EQ(good("caching", *defaults).config.limit.bytes, 3 * gib);
+  EXPECT_TRUE(good("caching", *defaults).config.trace_path.empty()) << "replays write no trace";
   EXPECT_EQ(settings_from({{"GPUMEM_LIMIT", "-3"}}).code(), errc::bad_setting);
   EXPECT_EQ(settings_from({{"GPUMEM_NONSENSE", "1"}}).code(), errc::bad_setting) << "strict";
 }
@@ -85,19 +85,19 @@ TEST(policy_row, has_every_policy_by_default) {
 }
 
 TEST(policy_row, takes_a_policys_parameters_before_settings) {
-  EXPECT_EQ(good("expandable:slack=5%").with.policy, "expandable:slack=5%");
+  EXPECT_EQ(good("expandable:slack=5%").config.policy, "expandable:slack=5%");
   const policy_row row = good("expandable:slack=5%,limit=4GiB,tenants=2");
-  EXPECT_EQ(row.with.policy, "expandable:slack=5%");
-  EXPECT_EQ(row.with.limit.bytes, std::uint64_t{4} << 30);
+  EXPECT_EQ(row.config.policy, "expandable:slack=5%");
+  EXPECT_EQ(row.config.limit.bytes, std::uint64_t{4} << 30);
   EXPECT_EQ(row.tenants, 2U);
-  EXPECT_EQ(good("planned:renew,limit=4GiB").with.policy, "planned:renew");
-  EXPECT_EQ(good("policy=expandable:slack=5%,limit=4GiB").with.policy, "expandable:slack=5%");
+  EXPECT_EQ(good("planned:renew,limit=4GiB").config.policy, "planned:renew");
+  EXPECT_EQ(good("policy=expandable:slack=5%,limit=4GiB").config.policy, "expandable:slack=5%");
   ASSERT_TRUE(register_policy({.name = "two_parameters",
                                .summary = "",
                                .parameters = {{.name = "first", .values = "any"}, {.name = "second", .values = "any"}}},
                               [](const policy_setup&) { return std::move(*make_policy("growth", {})); })
                   .ok());
-  EXPECT_EQ(good("two_parameters:first=1,second=2,limit=4GiB").with.policy, "two_parameters:first=1,second=2");
+  EXPECT_EQ(good("two_parameters:first=1,second=2,limit=4GiB").config.policy, "two_parameters:first=1,second=2");
   EXPECT_EQ(parse_policy_row("expandable:slack=5%,limti=4GiB", {}, "").code(), errc::bad_setting);
 }
 

@@ -168,11 +168,12 @@ TEST(replay, runs_tenants_half_a_trace_out_of_step) {
 
 TEST(replay, gives_each_pool_a_tenant) {
   const trace t = trace_of(rising);
-  auto under_test = open_rig(setup_of(64 * mib).device, row_of("multi_pool,pools=16MiB+8MiB").with);
+  auto under_test = open_rig(setup_of(64 * mib).device, row_of("multi_pool,pools=16MiB+8MiB").config);
   ASSERT_TRUE(under_test.ok()) << under_test.why().message();
-  ASSERT_TRUE(replay_timed({.recorded = &t, .second_uses = {}, .tenants = 2}, *under_test->over, *under_test->on).ok());
-  EXPECT_EQ(under_test->over->stats(0)->peak_live_bytes, 3 * mib);
-  EXPECT_EQ(under_test->over->stats(1)->peak_live_bytes, 3 * mib);
+  ASSERT_TRUE(
+      replay_timed({.recorded = &t, .second_uses = {}, .tenants = 2}, *under_test->memory, *under_test->gpu).ok());
+  EXPECT_EQ(under_test->memory->stats(0)->peak_live_bytes, 3 * mib);
+  EXPECT_EQ(under_test->memory->stats(1)->peak_live_bytes, 3 * mib);
 }
 
 TEST(replay, times_every_operation) {

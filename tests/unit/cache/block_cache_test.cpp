@@ -80,7 +80,7 @@ TEST(block_cache, serves_nobody_on_a_device_that_is_not_usable) {
 }
 
 TEST(block_cache, is_nothing_where_it_is_off) {
-  fake_arena a{{.on = false, .without_lock = true, .place = {.allocator = 2'000'002, .device = 0}}};
+  fake_arena a{{.enabled = false, .without_lock = true, .place = {.allocator = 2'000'002, .device = 0}}};
   a.calm();
   const address at = a.allocate(1024);
   EXPECT_FALSE(a.release(at));
@@ -89,7 +89,7 @@ TEST(block_cache, is_nothing_where_it_is_off) {
 }
 
 TEST(block_cache, serves_under_the_lock_alone_where_somebody_is_told_of_every_free) {
-  fake_arena a{{.on = true, .without_lock = false, .place = {}}};
+  fake_arena a{{.enabled = true, .without_lock = false, .place = {}}};
   a.calm();
   const address at = fill(a, 1024, 1).front();
   EXPECT_EQ(a.cache.allocate_by_key(100, 1024), 0U);
@@ -137,7 +137,7 @@ TEST(block_cache, keeps_more_than_its_share_only_of_a_pair_that_repeats) {
 TEST(block_cache, a_pair_that_repeats_is_alone_in_a_bin_that_was_full) {
   fake_arena a;
   a.calm();
-  constexpr unsigned full = stream_cache::room;
+  constexpr unsigned full = stream_cache::max_capacity;
   static_cast<void>(fill(a, mib, full));
   ASSERT_EQ(a.sums().held_blocks, full);
   {
@@ -351,30 +351,30 @@ TEST(block_cache, the_table_doubles_with_every_cache_emptied) {
   std::vector<address> live;
   for (int k = 0; k < 5000; ++k) live.push_back(a.allocate(1024));
   EXPECT_EQ(a.sums().held_blocks, 0U) << "4,096 have room at first";
-  for (const address at : live) EXPECT_NE(a.cache.pointers().find(at).of, nullptr);
+  for (const address at : live) EXPECT_NE(a.cache.pointers().find(at).slot, nullptr);
 }
 
 TEST(block_cache, frees_behind_all_work_wait_in_batches_until_they_are_brought_to_the_arena) {
-  using aside = block_cache::aside;
+  using aside = block_cache::deferred;
   fake_arena a;
   std::vector<address> live;
   for (int k = 0; k < 17; ++k) live.push_back(a.allocate(4096));
   const std::uint64_t out = a.out;
-  for (int k = 0; k < 15; ++k) EXPECT_EQ(a.cache.free_aside(live[static_cast<std::size_t>(k)]), aside::taken);
-  EXPECT_EQ(a.cache.free_aside(live[0]), aside::refused) << "a second free";
-  EXPECT_EQ(a.cache.free_aside(live[15]), aside::fence_due);
+  for (int k = 0; k < 15; ++k) EXPECT_EQ(a.cache.defer_free(live[static_cast<std::size_t>(k)]), aside::taken);
+  EXPECT_EQ(a.cache.defer_free(live[0]), aside::refused) << "a second free";
+  EXPECT_EQ(a.cache.defer_free(live[15]), aside::fence_due);
   const fence behind = *a.device.record_context();
-  EXPECT_TRUE(a.cache.fence_aside(behind));
-  EXPECT_EQ(a.cache.free_aside(live[16]), aside::taken);
+  EXPECT_TRUE(a.cache.attach_fence(behind));
+  EXPECT_EQ(a.cache.defer_free(live[16]), aside::taken);
   EXPECT_EQ(a.sums().held_blocks, 17U);
   EXPECT_EQ(a.out, out) << "nothing has come back";
   {
     const std::lock_guard held{a.lock};
-    a.cache.bring_aside(*a.cache.mine());
+    a.cache.flush_deferred(*a.cache.mine());
   }
   EXPECT_EQ(a.came_back, 16U) << "the batch that is complete";
   EXPECT_EQ(a.fenced, 16U);
-  EXPECT_FALSE(a.cache.fence_aside({})) << "there is none that it could be of";
+  EXPECT_FALSE(a.cache.attach_fence({})) << "there is none that it could be of";
   const std::lock_guard held{a.lock};
   std::uint64_t seen = 0;
   {

@@ -63,11 +63,11 @@ class cache_random : public ::testing::TestWithParam<std::uint64_t> {
   }
   void free(address at, owner_id owner) {
     if (random() % 8 == 0) {
-      const block_cache::aside how = a.cache.free_aside(at);
-      if (how == block_cache::aside::fence_due) {
-        EXPECT_TRUE(a.cache.fence_aside(*a.device.record_context()));
+      const block_cache::deferred how = a.cache.defer_free(at);
+      if (how == block_cache::deferred::fence_due) {
+        EXPECT_TRUE(a.cache.attach_fence(*a.device.record_context()));
       }
-      if (how != block_cache::aside::refused) return;
+      if (how != block_cache::deferred::refused) return;
     }
     if (!a.cache.free_by_key(at, std::nullopt, {})) static_cast<void>(a.release(at, streams[owner - 1]));
   }
@@ -82,7 +82,7 @@ class cache_random : public ::testing::TestWithParam<std::uint64_t> {
     }
     if (what == 998) static_cast<void>(a.cache.reclaim_all());
     if (what == 999) a.cache.reclaim(streams[random() % streams.size()].owner);
-    a.cache.bring_aside(*a.cache.mine());
+    a.cache.flush_deferred(*a.cache.mine());
   }
   // The same size by one thread and back by another.
   void pairs() {
@@ -114,7 +114,7 @@ class cache_random : public ::testing::TestWithParam<std::uint64_t> {
     EXPECT_EQ(a.cache.pointers().size(), live.size() + slots.size());
     for (const auto& [at, owner] : live) EXPECT_EQ(a.cache.pointers().find(at).word().held_by(), holder::program);
     for (const thread_cache* const each : caches) {
-      each->for_each_bin([](const stream_cache&, const stream_cache::bin& bin) { EXPECT_LE(bin.count, bin.most); });
+      each->for_each_bin([](const stream_cache&, const stream_cache::bin& bin) { EXPECT_LE(bin.count, bin.capacity); });
     }
   }
 

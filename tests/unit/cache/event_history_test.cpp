@@ -33,7 +33,7 @@ void expect_last(const event_history& kept, std::uint64_t events) {
   std::uint64_t time_ns = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     ASSERT_EQ(all[i].number, kept.noted() - events + i);
-    ASSERT_EQ(all[i].at, 0x1000 + all[i].number);
+    ASSERT_EQ(all[i].pointer, 0x1000 + all[i].number);
     ASSERT_GE(all[i].time_ns, time_ns) << "times never decrease";
     time_ns = all[i].time_ns;
   }
@@ -102,7 +102,7 @@ TEST(EventHistory, KeepsSizesAndKinds) {
 
 TEST(LiveBefore, UndoesTheEvents) {
   const auto event = [](event_kind kind, address at, std::uint64_t bytes) {
-    return history_event{.at = at, .requested_bytes = bytes, .kind = kind};
+    return history_event{.pointer = at, .requested_bytes = bytes, .kind = kind};
   };
   // 1 lives throughout, 2 ends, 3 begins, 4 is used twice, 5 is free before and after.
   const std::vector<history_event> events{
@@ -112,10 +112,10 @@ TEST(LiveBefore, UndoesTheEvents) {
   };
   const std::vector<history_block> before = live_before(events, {{1, 10, {}}, {3, 30, {}}, {4, 41, {}}});
   ASSERT_EQ(before.size(), 3U);
-  EXPECT_EQ(before[0].at, 1U);
-  EXPECT_EQ(before[1].at, 2U);
+  EXPECT_EQ(before[0].pointer, 1U);
+  EXPECT_EQ(before[1].pointer, 2U);
   EXPECT_EQ(before[1].requested_bytes, 20U);
-  EXPECT_EQ(before[2].at, 4U);
+  EXPECT_EQ(before[2].pointer, 4U);
   EXPECT_EQ(before[2].requested_bytes, 40U);
 }
 

@@ -16,7 +16,7 @@
 namespace gpumem {
 
 /// A cache over it, with the lock that guards both.
-class fake_arena final : public arena_below {
+class fake_arena final : public cache_source {
  public:
   explicit fake_arena(block_cache::options how = {.place = {.allocator = 2'000'001, .device = 0}})
       : cache{device, *this, how, [this](thread_cache& c) {
@@ -42,8 +42,8 @@ class fake_arena final : public arena_below {
   void ref_owner(owner_id o) noexcept override { ++references[o]; }
   void unref_owner(owner_id o) noexcept override { --references[o]; }
   [[nodiscard]] std::uint64_t out_bytes() const noexcept override { return out; }
-  [[nodiscard]] class_room room_of(unsigned) const noexcept override {
-    class_room r = room;
+  [[nodiscard]] class_usage usage_of(unsigned) const noexcept override {
+    class_usage r = room;
     r.free_bytes = r.bytes > out ? r.bytes - out : 0;
     return r;
   }
@@ -91,10 +91,10 @@ class fake_arena final : public arena_below {
     cache.return_pair(mine);
     const pointer_map::lookup seen = cache.pointers().find(at);
     EXPECT_EQ(seen.word().held_by(), holder::program);
-    const std::uint64_t bytes = blocks[cache.pointers().block_of(seen.at)].bytes;
-    EXPECT_TRUE(seen.of->change(seen.word(), seen.word().cached()));
-    if (mine != nullptr && cache.keep(*mine, seen.at, of, bytes, 0)) return true;
-    cache.return_block(seen.at, of.owner);
+    const std::uint64_t bytes = blocks[cache.pointers().block_of(seen.index)].bytes;
+    EXPECT_TRUE(seen.slot->change(seen.word(), seen.word().cached()));
+    if (mine != nullptr && cache.keep(*mine, seen.index, of, bytes, 0)) return true;
+    cache.return_block(seen.index, of.owner);
     return false;
   }
   /// A peak that hardly a test reaches, turned over so often that blocks of every size are kept. No block is left of
@@ -121,7 +121,7 @@ class fake_arena final : public arena_below {
   caches::forwarding_device device{simulated};
   std::mutex lock;
   std::vector<fake_block> blocks;
-  class_room room{.bytes = gib};
+  class_usage room{.bytes = gib};
   std::uint64_t out = 0;
   std::uint64_t came_back = 0;
   std::map<owner_id, int> references;

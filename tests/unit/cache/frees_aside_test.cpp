@@ -10,15 +10,15 @@ namespace {
 using sizes = std::vector<std::uint64_t>;
 
 /// Of each batch: its bytes.
-sizes taken(frees_aside& of, bool memory_is_short) {
+sizes taken(deferred_frees& of, bool memory_is_short) {
   sizes out;
-  of.take(memory_is_short, [&](const frees_aside::batch& b) { out.push_back(b.bytes); });
+  of.take(memory_is_short, [&](const deferred_frees::batch& b) { out.push_back(b.bytes); });
   return out;
 }
 
 TEST(frees_aside, a_batch_is_complete_by_frees_or_by_bytes) {
-  frees_aside frees;
-  for (std::uint32_t k = 1; k < frees_aside::frees_a_fence; ++k) EXPECT_FALSE(frees.push(k, 4096));
+  deferred_frees frees;
+  for (std::uint32_t k = 1; k < deferred_frees::frees_a_fence; ++k) EXPECT_FALSE(frees.push(k, 4096));
   EXPECT_TRUE(frees.push(16, 4096));
   EXPECT_FALSE(frees.push(17, mib - 512));
   EXPECT_TRUE(frees.push(18, 512));
@@ -29,10 +29,10 @@ TEST(frees_aside, a_batch_is_complete_by_frees_or_by_bytes) {
 }
 
 TEST(frees_aside, small_frees_share_a_fence_though_memory_was_short) {
-  frees_aside frees;
+  deferred_frees frees;
   EXPECT_FALSE(frees.push(1, 4096));
   EXPECT_EQ(taken(frees, true), sizes{4096});
-  for (std::uint32_t k = 1; k < frees_aside::frees_a_fence; ++k) EXPECT_FALSE(frees.push(k, 4096));
+  for (std::uint32_t k = 1; k < deferred_frees::frees_a_fence; ++k) EXPECT_FALSE(frees.push(k, 4096));
   EXPECT_TRUE(frees.push(16, 4096));
 }
 

@@ -62,12 +62,12 @@ slot_index insert(pointer_map& t, address at, block_index block, owner_word w) {
   if (!t.has_room()) t.grow();
   return t.insert(at, block, w);
 }
-void erase(pointer_map& t, address at) { t.erase(t.find(at).at); }
+void erase(pointer_map& t, address at) { t.erase(t.find(at).index); }
 
 /// The block whose slot stands there, or `no_block`.
 block_index block_at(const pointer_map& t, address at) {
   const pointer_map::lookup seen = t.find(at);
-  return seen.word().held_by() != holder::nobody ? t.block_of(seen.at) : no_block;
+  return seen.word().held_by() != holder::nobody ? t.block_of(seen.index) : no_block;
 }
 
 TEST(pointer_slot, changes_once_however_many_try) {
@@ -94,7 +94,7 @@ TEST(pointer_map, finds_what_begins_there_and_nothing_else) {
   EXPECT_EQ(block_at(t, first), no_block);
   const slot_index place = t.insert(first, 5, of(1024));
   EXPECT_EQ(block_at(t, first), 5U);
-  EXPECT_EQ(t.find(first).at, place);
+  EXPECT_EQ(t.find(first).index, place);
   EXPECT_EQ(block_at(t, first + 512), no_block) << "inside";
   EXPECT_EQ(block_at(t, first + 1), no_block) << "not at a multiple of 512, which is all that is hashed";
   EXPECT_EQ(block_at(t, 0), no_block) << "a place that was never used has the address 0";
@@ -116,11 +116,11 @@ TEST(pointer_map, a_slot_stays_where_it_is_until_the_table_grows) {
       expected.erase(found);
     } else if (!t.has_room()) {
       t.grow();
-      for (auto& [begin, place] : expected) place = t.find(begin).at;
+      for (auto& [begin, place] : expected) place = t.find(begin).index;
     } else {
       expected[at] = t.insert(at, 1, of(512));
     }
-    for (const auto& [begin, place] : expected) ASSERT_EQ(t.find(begin).at, place);
+    for (const auto& [begin, place] : expected) ASSERT_EQ(t.find(begin).index, place);
   }
 }
 
@@ -164,7 +164,7 @@ TEST(pointer_map, no_distance_between_blocks_makes_searches_long) {
         const slot_index from = alone.insert(at, 0, of(512));
         alone.erase(from);
         const auto places = static_cast<slot_index>(t.bytes() / 20);
-        looks += 1 + (t.find(at).at - from) % places;
+        looks += 1 + (t.find(at).index - from) % places;
       }
       EXPECT_LE(looks, most * 4U) << most << " blocks each " << step << " B";
     }

@@ -7,7 +7,7 @@
 namespace gpumem {
 namespace {
 
-constexpr class_room half_free{.bytes = 64 * mib, .free_bytes = 32 * mib};
+constexpr class_usage half_free{.bytes = 64 * mib, .free_bytes = 32 * mib};
 
 /// Calm, for blocks of every size, at that peak.
 retention calm_at(std::uint64_t peak) {

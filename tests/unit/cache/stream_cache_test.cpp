@@ -9,18 +9,18 @@ namespace {
 
 TEST(bin_places, small_sizes_have_one_each_and_all_are_in_range) {
   std::set<std::uint32_t> exact;
-  for (std::uint32_t units = 1; units <= bin_places::exact; ++units) {
-    EXPECT_TRUE(exact.insert(bin_places::of(units)).second) << units;
+  for (std::uint32_t units = 1; units <= bin_index::exact; ++units) {
+    EXPECT_TRUE(exact.insert(bin_index::index_of(units)).second) << units;
   }
   std::set<std::uint32_t> shared;
-  for (std::uint32_t units = bin_places::exact + 1; units < 100'000; ++units) {
-    const std::uint32_t place = bin_places::of(units);
-    ASSERT_GE(place, bin_places::exact);
-    ASSERT_LT(place, bin_places::all);
+  for (std::uint32_t units = bin_index::exact + 1; units < 100'000; ++units) {
+    const std::uint32_t place = bin_index::index_of(units);
+    ASSERT_GE(place, bin_index::exact);
+    ASSERT_LT(place, bin_index::all);
     shared.insert(place);
   }
-  EXPECT_EQ(shared.size(), bin_places::shared) << "all of them are used";
-  EXPECT_LT(bin_places::of(UINT32_MAX), bin_places::all);
+  EXPECT_EQ(shared.size(), bin_index::shared) << "all of them are used";
+  EXPECT_LT(bin_index::index_of(UINT32_MAX), bin_index::all);
 }
 
 TEST(stream_cache, a_bin_is_of_one_size_and_last_in_first_out) {
@@ -33,7 +33,7 @@ TEST(stream_cache, a_bin_is_of_one_size_and_last_in_first_out) {
   ASSERT_EQ(s.find(4), &bin);
   EXPECT_EQ(s.find(5), nullptr);
   EXPECT_EQ(bin.count, 0U);
-  EXPECT_EQ(bin.most, 8U);
+  EXPECT_EQ(bin.capacity, 8U);
   for (slot_index i = 10; i < 18; ++i) bin.push(i);
   EXPECT_EQ(bin.count, 8U);
   EXPECT_EQ(bin.held[0], 10U);
@@ -57,7 +57,7 @@ TEST(stream_cache, takes_a_batch_in_the_order_of_its_frees) {
 TEST(stream_cache, sizes_that_share_a_bin_take_turns) {
   constexpr std::uint32_t a = 1000;
   std::uint32_t b = a + 1;
-  while (bin_places::of(b) != bin_places::of(a)) ++b;
+  while (bin_index::index_of(b) != bin_index::index_of(a)) ++b;
   stream_cache s{{1, 0}};
   stream_cache::bin& bin = s.bin_of(a);
   ASSERT_EQ(&s.bin_of(b), &bin);
@@ -83,7 +83,7 @@ TEST(stream_cache, finds_no_bin_for_what_none_is_of) {
     EXPECT_EQ(s.find(none), nullptr) << none;
   }
   const stream_cache::bin* const of_none = s.find(0);
-  EXPECT_TRUE(of_none == nullptr || of_none->most == 0) << "takes nothing";
+  EXPECT_TRUE(of_none == nullptr || of_none->capacity == 0) << "takes nothing";
 }
 
 TEST(stream_cache, lists_the_bins_in_use) {
@@ -98,7 +98,7 @@ TEST(stream_cache, lists_the_bins_in_use) {
   for (const std::uint32_t units : sizes) s.open(s.bin_of(units), units);
   EXPECT_EQ(in_use(), sizes);
   s.close(s.bin_of(65));
-  EXPECT_EQ(s.find(65)->most, 0U) << "takes nothing in until it is opened again";
+  EXPECT_EQ(s.find(65)->capacity, 0U) << "takes nothing in until it is opened again";
   EXPECT_EQ(in_use().size(), sizes.size() - 1);
   s.for_each_in_use([&s](stream_cache::bin& b) { s.close(b); });
   EXPECT_TRUE(in_use().empty());

@@ -19,7 +19,7 @@ namespace {
 struct tested_caches {
   fake_arena behind;
   std::vector<thread_cache*> ended;
-  thread_caches it;
+  cache_registry it;
   explicit tested_caches(cache_place at = {.allocator = 1'000'001, .device = 3})
       : it{behind.cache, at, [this](thread_cache& c) {
              ended.push_back(&c);
@@ -50,10 +50,10 @@ TEST(thread_caches, a_thread_has_one_and_it_stays_the_same) {
 TEST(thread_caches, the_latest_is_known_by_its_numbers) {
   tested_caches x;
   thread_cache* const mine = x.it.make_mine();
-  EXPECT_EQ(latest_cache_of_thread.allocator, 1'000'001U);
-  EXPECT_EQ(latest_cache_of_thread.device, 3);
-  EXPECT_EQ(latest_cache_of_thread.cache, mine);
-  EXPECT_EQ(latest_cache_of_thread.of, &x.behind.cache);
+  EXPECT_EQ(tls_last_cache.allocator, 1'000'001U);
+  EXPECT_EQ(tls_last_cache.device, 3);
+  EXPECT_EQ(tls_last_cache.cache, mine);
+  EXPECT_EQ(tls_last_cache.pool_cache, &x.behind.cache);
 }
 
 TEST(thread_caches, several_pools_in_turn_each_find_their_own) {
@@ -65,11 +65,11 @@ TEST(thread_caches, several_pools_in_turn_each_find_their_own) {
   thread_cache* const of_c = c.it.make_mine();
   for (int round = 0; round < 3; ++round) {
     EXPECT_EQ(a.it.mine(), of_a);
-    EXPECT_EQ(latest_cache_of_thread.device, 0);
+    EXPECT_EQ(tls_last_cache.device, 0);
     EXPECT_EQ(b.it.mine(), of_b);
-    EXPECT_EQ(latest_cache_of_thread.device, 1);
+    EXPECT_EQ(tls_last_cache.device, 1);
     EXPECT_EQ(c.it.mine(), of_c);
-    EXPECT_EQ(latest_cache_of_thread.allocator, 1'000'002U);
+    EXPECT_EQ(tls_last_cache.allocator, 1'000'002U);
   }
 }
 
@@ -160,7 +160,7 @@ TEST(thread_caches, a_stop_keeps_the_other_threads_out_and_not_its_own) {
   }};
   step.arrive_and_wait();
   {
-    const thread_caches::stop_caches all{x.it};
+    const cache_registry::stop_caches all{x.it};
     EXPECT_TRUE(mine->enter()) << "a thread's own is not stopped: whoever stops caches holds the pool's lock";
     mine->leave();
     step.arrive_and_wait();
@@ -175,9 +175,9 @@ TEST(thread_caches, a_stop_keeps_the_other_threads_out_and_not_its_own) {
 TEST(thread_caches, a_place_without_an_allocator_is_nobodys) {
   tested_caches x{{.allocator = 0, .device = 0}};
   thread_cache* const mine = x.it.make_mine();
-  EXPECT_NE(latest_cache_of_thread.allocator, 0U);
+  EXPECT_NE(tls_last_cache.allocator, 0U);
   EXPECT_EQ(x.it.mine(), mine);
-  EXPECT_NE(latest_cache_of_thread.allocator, 0U);
+  EXPECT_NE(tls_last_cache.allocator, 0U);
 }
 
 // The child of a fork has the parent's list and perhaps its locks, held by threads that it does not have.
@@ -185,14 +185,14 @@ TEST(thread_caches, a_fork_ends_even_where_a_thread_was_ending) {
   fake_arena behind;
   std::barrier step{2};
   bool first = true;
-  thread_caches* self = nullptr;
-  thread_caches x{behind.cache, {.allocator = 1'000'003, .device = 0}, [&](thread_cache& c) {
-                    if (std::exchange(first, false)) {
-                      step.arrive_and_wait();  // the thread is ending
-                      step.arrive_and_wait();  // the fork is done
-                    }
-                    self->remove(c);
-                  }};
+  cache_registry* self = nullptr;
+  cache_registry x{behind.cache, {.allocator = 1'000'003, .device = 0}, [&](thread_cache& c) {
+                     if (std::exchange(first, false)) {
+                       step.arrive_and_wait();  // the thread is ending
+                       step.arrive_and_wait();  // the fork is done
+                     }
+                     self->remove(c);
+                   }};
   self = &x;
   static_cast<void>(x.make_mine());
   std::thread t{[&] { static_cast<void>(x.make_mine()); }};
@@ -222,7 +222,7 @@ TEST(thread_caches, a_forked_child_closes_them_whatever_other_threads_did) {
   fake_arena behind;
   std::atomic<bool> ending{false};
   std::atomic<bool> forked{false};
-  std::optional<thread_caches> caches;
+  std::optional<cache_registry> caches;
   caches.emplace(behind.cache, cache_place{.allocator = 1'000'001, .device = 3}, [&](thread_cache& of) {
     ending = true;
     while (!forked) std::this_thread::yield();

@@ -86,10 +86,10 @@ TEST(TopView, ShowsCardsWithColouredBars) {
   const std::vector<screen_line> lines = top_lines(machine(), {}, 80);
   const screen_line& first = lines[2];
   EXPECT_EQ(text_of(first), "  0 A card with qui~  61 C 250/300 W [||||||||]  97% [||||||||] 23.0/24.0 GiB");
-  EXPECT_EQ(first[1].in, style::high);
-  EXPECT_EQ(first[3].in, style::high);
+  EXPECT_EQ(first[1].appearance, style::high);
+  EXPECT_EQ(first[3].appearance, style::high);
   EXPECT_EQ(text_of(lines[3]), "  1 A card with qui~  61 C 250/300 W [busy unknown]  [|       ] 2.0/24.0 GiB");
-  EXPECT_EQ(lines[3][2].in, style::low);
+  EXPECT_EQ(lines[3][2].appearance, style::low);
 }
 
 TEST(TopView, ShowsProcessesWithWhatGpumemServes) {
@@ -134,8 +134,8 @@ TEST(TopView, KeysSelectWithinTheList) {
   for (int i = 0; i < 5; ++i) press(state, names.down, 3, names);
   EXPECT_EQ(state.selected, 2U);
   const std::vector<screen_line> lines = top_lines(machine(), state, 80);
-  EXPECT_EQ(lines[8].front().in, style::selected);
-  EXPECT_EQ(lines[6].front().in, style::plain);
+  EXPECT_EQ(lines[8].front().appearance, style::selected);
+  EXPECT_EQ(lines[6].front().appearance, style::plain);
   press(state, 'x', 1, names);
   EXPECT_EQ(state.selected, 0U) << "fewer processes than before";
   EXPECT_EQ(press(state, 't', 1, names), key_action::trim);

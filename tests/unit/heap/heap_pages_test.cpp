@@ -79,8 +79,8 @@ TEST(heap_pages, carve_at_takes_own_and_idle_blocks_together_and_leaves_the_rest
   const block_index second = x.h.carve_at(x.at(base), base + page / 2, page / 4, x.a);
   EXPECT_EQ(x.h.at(second).begin, base + page / 2);
   x.h.at(second).owner = x.a;
-  EXPECT_EQ(x.h.at(x.h.at(second).below).owner, x.a);
-  EXPECT_EQ(x.h.at(x.h.at(second).above).owner, x.a);
+  EXPECT_EQ(x.h.at(x.h.at(second).prev).owner, x.a);
+  EXPECT_EQ(x.h.at(x.h.at(second).next).owner, x.a);
   x.sound();
   x.h.release(second, x.a, 2, false);
   x.sound();

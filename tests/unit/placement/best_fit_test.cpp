@@ -16,15 +16,15 @@ struct two_segments {
     h.add_segment(128 * mib, 2 * mib, 0);
   }
   [[nodiscard]] free_place find(const best_fit& in, std::uint64_t bytes, std::uint64_t alignment = 512) const {
-    return in.find(h, {.owner = mine, .klass = 0, .bytes = bytes, .alignment = alignment});
+    return in.find(h, {.owner = mine, .segment_class = 0, .bytes = bytes, .alignment = alignment});
   }
-  [[nodiscard]] std::uint64_t begin(const free_place& p) const { return h.at(p.from).begin; }
+  [[nodiscard]] std::uint64_t begin(const free_place& p) const { return h.at(p.block).begin; }
 };
 
 TEST(best_fit, is_the_smallest_block_that_fits) {
   const two_segments x;
   const free_place p = x.find(best_fit{}, mib);
-  ASSERT_NE(p.from, no_block);
+  ASSERT_NE(p.block, no_block);
   EXPECT_EQ(x.begin(p), 128 * mib);
   EXPECT_FALSE(p.upper_end);
 }
@@ -32,7 +32,7 @@ TEST(best_fit, is_the_smallest_block_that_fits) {
 TEST(best_fit, is_none_where_nothing_is_large_enough) {
   const two_segments x;
   const free_place p = x.find(best_fit{{.upper_end_bytes = UINT64_MAX, .upper_end_pool_bytes = gib}}, 4 * mib);
-  EXPECT_EQ(p.from, no_block);
+  EXPECT_EQ(p.block, no_block);
   EXPECT_FALSE(p.upper_end);
 }
 

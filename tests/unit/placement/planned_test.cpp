@@ -23,7 +23,7 @@ std::shared_ptr<const plan::step_plan> three() {
 
 struct planned_heap {
   heap blocks{2};
-  planned places{three()};
+  plan_cursor places{three()};
   owner_id one = blocks.add_owner();
   owner_id two = blocks.add_owner();
   planned_heap() { blocks.add_segment(base, 8 * 512, 0); }
@@ -35,9 +35,9 @@ struct planned_heap {
 };
 
 TEST(planned, without_a_plan_follows_nothing) {
-  planned p{nullptr};
+  plan_cursor p{nullptr};
   EXPECT_FALSE(p.follows());
-  EXPECT_FALSE(p.gone(0));
+  EXPECT_FALSE(p.ended(0));
   EXPECT_EQ(p.metadata_bytes(), 0U);
 }
 
@@ -45,7 +45,7 @@ TEST(planned, gives_each_request_its_place_in_the_segment_of_class_0_that_is_lar
   heap h{2};
   h.add_segment(base, 8 * 512, 1);
   h.add_segment(base + mib, 7 * 512, 0);
-  planned p{three()};
+  plan_cursor p{three()};
   EXPECT_TRUE(p.follows());
   EXPECT_FALSE(p.next(h, 4 * 512, 7)) << "no segment holds the plan";
   h.add_segment(base + 2 * mib, 8 * 512, 0);
@@ -66,12 +66,13 @@ TEST(planned, finds_the_free_blocks_that_a_place_touches_and_whose_they_are) {
   x.blocks.release(high, x.two, 1, false);
   const auto place = x.places.next(x.blocks, 4 * 512, 7);
   ASSERT_TRUE(place);
-  const planned::blocks both = x.places.find(x.blocks, *place, 4 * 512, x.one);
+  const plan_cursor::blocks both = x.places.find(x.blocks, *place, 4 * 512, x.one);
   EXPECT_EQ(both.first, low);
   EXPECT_TRUE(both.several);
-  EXPECT_THAT(both.others, testing::ElementsAre(planned::other{x.two, 1})) << "the request's own owner is none of them";
-  const planned::blocks nobodys = x.places.find(x.blocks, *place, 4 * 512, idle_owner);
-  EXPECT_THAT(nobodys.others, testing::ElementsAre(planned::other{x.one, 1}, planned::other{x.two, 1}));
+  EXPECT_THAT(both.other_owners, testing::ElementsAre(plan_cursor::other{x.two, 1}))
+      << "the request's own owner is none of them";
+  const plan_cursor::blocks nobodys = x.places.find(x.blocks, *place, 4 * 512, idle_owner);
+  EXPECT_THAT(nobodys.other_owners, testing::ElementsAre(plan_cursor::other{x.one, 1}, plan_cursor::other{x.two, 1}));
   const auto above = x.places.next(x.blocks, 2 * 512, 7);
   ASSERT_TRUE(above);
   EXPECT_EQ(x.places.find(x.blocks, *above, 2 * 512, x.one).first, no_block) << "in use";
@@ -86,8 +87,8 @@ TEST(planned, searches_from_the_block_placed_below_until_that_is_gone) {
   const block_index i = x.take(0, 4, x.one);
   x.places.placed(*low, i);
   const auto above = x.places.next(x.blocks, 2 * 512, 7);
-  EXPECT_EQ(x.places.find(x.blocks, *above, 2 * 512, x.one).first, x.blocks.at(i).above);
-  EXPECT_FALSE(x.places.gone(i)) << "the plan has one stream only";
+  EXPECT_EQ(x.places.find(x.blocks, *above, 2 * 512, x.one).first, x.blocks.at(i).next);
+  EXPECT_FALSE(x.places.ended(i)) << "the plan has one stream only";
   x.blocks.release(i, idle_owner, 0, true);
   EXPECT_EQ(x.places.find(x.blocks, *above, 2 * 512, x.one).first, x.blocks.containing(base));
 }

@@ -20,7 +20,7 @@ std::shared_ptr<const step_plan> stacked(const std::vector<std::uint64_t>& sizes
 }
 
 /// Offsets in units of 512; -1 for a departure.
-std::vector<int> offsets(follower& f, const std::vector<std::uint64_t>& sizes, std::uint64_t stream = 7) {
+std::vector<int> offsets(plan_matcher& f, const std::vector<std::uint64_t>& sizes, std::uint64_t stream = 7) {
   std::vector<int> got;
   for (const std::uint64_t size : sizes) {
     const auto place = f.next(512 * size, stream);
@@ -30,30 +30,30 @@ std::vector<int> offsets(follower& f, const std::vector<std::uint64_t>& sizes, s
 }
 
 TEST(follower, gives_each_request_its_place_and_repeats_the_step_without_the_prologue) {
-  follower f{stacked({10, 1, 2, 3}, 1)};
+  plan_matcher f{stacked({10, 1, 2, 3}, 1)};
   EXPECT_EQ(offsets(f, {10, 1, 2, 3, 1, 2, 3, 1}), (std::vector<int>{0, 10, 11, 13, 10, 11, 13, 10}));
 }
 
 TEST(follower, costs_one_departure_for_what_is_inserted) {
-  follower f{stacked({1, 2, 3, 4})};
+  plan_matcher f{stacked({1, 2, 3, 4})};
   EXPECT_EQ(offsets(f, {1, 2, 9, 3, 4}), (std::vector<int>{0, 1, -1, 3, 6}));
 }
 
 TEST(follower, finds_its_way_again_after_what_is_left_out) {
-  follower f{stacked({1, 2, 3, 4, 5, 6, 7, 8, 9})};
+  plan_matcher f{stacked({1, 2, 3, 4, 5, 6, 7, 8, 9})};
   // 3 is left out: 4, 5 and 6 are not expected, and 4 to 7 occur together only once.
   EXPECT_EQ(offsets(f, {1, 2, 4, 5, 6, 7, 8, 9, 1}), (std::vector<int>{0, 1, -1, -1, -1, 21, 28, 36, 0}));
 }
 
 TEST(follower, goes_on_at_the_next_of_several_places_that_look_alike) {
-  follower f{stacked({1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3, 4, 7})};
+  plan_matcher f{stacked({1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3, 4, 7})};
   offsets(f, {1, 2, 3, 4});
   // 9 is left out; the next requests occur at two more places, of which the nearer one is right.
   EXPECT_EQ(offsets(f, {1, 2, 3, 4, 8}), (std::vector<int>{-1, -1, -1, 25, 29}));
 }
 
 TEST(follower, is_lost_after_many_departures_and_not_before) {
-  follower f{stacked({1, 2, 3, 4})};
+  plan_matcher f{stacked({1, 2, 3, 4})};
   for (int k = 0; k < 63; ++k) EXPECT_EQ(offsets(f, {99}), std::vector<int>{-1});
   EXPECT_FALSE(f.lost());
   EXPECT_EQ(offsets(f, {99}), std::vector<int>{-1});
@@ -65,7 +65,7 @@ TEST(follower, is_lost_after_many_departures_and_not_before) {
 TEST(follower, tells_streams_apart_by_their_order) {
   step_plan made = *stacked({1, 2, 3});
   made.allocations[1].stream = 1;
-  follower f{std::make_shared<const step_plan>(made)};
+  plan_matcher f{std::make_shared<const step_plan>(made)};
   EXPECT_TRUE(f.next(512, 40));
   EXPECT_FALSE(f.next(1024, 40));
   EXPECT_TRUE(f.next(1024, 30));
@@ -73,15 +73,15 @@ TEST(follower, tells_streams_apart_by_their_order) {
 }
 
 TEST(follower, knows_the_nearest_block_below_a_place) {
-  follower f{stacked({1, 2, 3, 4})};
+  plan_matcher f{stacked({1, 2, 3, 4})};
   EXPECT_EQ(f.placed_at_or_below(3), std::nullopt);
   f.placed(0, 100);
   f.placed(2, 7);
   EXPECT_EQ(f.placed_at_or_below(3), 7U);
   EXPECT_EQ(f.placed_at_or_below(1), 100U);
-  f.gone(7);
-  f.gone(7);
-  f.gone(5000);
+  f.ended(7);
+  f.ended(7);
+  f.ended(5000);
   EXPECT_EQ(f.placed_at_or_below(3), 100U);
 }
 

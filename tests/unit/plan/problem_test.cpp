@@ -96,7 +96,7 @@ TEST(sections, overlap_exactly_where_lives_do) {
     const sections cut = cut_into_sections(buffers);
     for (std::size_t i = 0; i < buffers.size(); ++i) {
       for (std::size_t k = 0; k < buffers.size(); ++k) {
-        EXPECT_EQ(cut.of[i].overlaps(cut.of[k]),
+        EXPECT_EQ(cut.ranges[i].overlaps(cut.ranges[k]),
                   buffers[i].lower < buffers[k].upper && buffers[k].lower < buffers[i].upper)
             << seed << ": " << i << " and " << k;
       }

@@ -28,8 +28,8 @@ std::uint64_t lowest_height(const problem& buffers) {
     std::vector<std::uint64_t> floor(cut.load.size());
     std::uint64_t top = 0;
     for (const std::uint32_t i : order) {
-      const auto from = floor.begin() + cut.of[i].first;
-      const auto to = floor.begin() + cut.of[i].last;
+      const auto from = floor.begin() + cut.ranges[i].first;
+      const auto to = floor.begin() + cut.ranges[i].last;
       const std::uint64_t end = *std::max_element(from, to) + buffers[i].size;
       std::fill(from, to, end);
       top = std::max(top, end);

@@ -72,7 +72,7 @@ TEST_F(BlockUses, LetABlockGoToEverybodyWhereItsOwnStreamIsKnownToBeDoneToo) {
   t_.let_time_pass();
   uses_.poll();
   EXPECT_EQ(t_.blocks.totals().idle_bytes, mib);
-  t_.streams.let_go(*own);
+  t_.streams.unref(*own);
 }
 
 TEST_F(BlockUses, ByTheStreamThatFreesItWaitForNothing) {

@@ -50,9 +50,9 @@ struct ordered_heap {
     record_fences();
     unsigned made = 0;
     for (device_waits::wait& w : waits.begin_round()) {
-      if (w.is != device_waits::wait::state::missing) continue;
-      const tracked_fence behind = streams.tracked(w.behind);
-      const bool done = behind.seen == tracked_fence::state::pending &&
+      if (w.status != device_waits::wait::state::missing) continue;
+      const tracked_fence behind = streams.tracked(w.fence);
+      const bool done = behind.status == tracked_fence::state::pending &&
                         device.wait_stream(streams[waits.waiter()].stream, behind.device_fence).ok();
       waits.tried(w, done);
       if (done) ++made;

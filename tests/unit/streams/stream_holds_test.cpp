@@ -35,9 +35,9 @@ TEST(held_fences, are_let_go_at_their_end) {
     held.add(held.all().front());
     ASSERT_EQ(held.all().size(), 2U);
     t.record_fences();
-    EXPECT_EQ(t.streams.tracked(held.all().front()).holders, 3U) << "the slot holds it, too";
+    EXPECT_EQ(t.streams.tracked(held.all().front()).refcount, 3U) << "the slot holds it, too";
   }
-  EXPECT_EQ(t.streams.tracked(0).holders, 1U);
+  EXPECT_EQ(t.streams.tracked(0).refcount, 1U);
 }
 
 TEST(held_fences, leave_out_what_cannot_be_fenced_now) {

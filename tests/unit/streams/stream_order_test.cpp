@@ -16,7 +16,7 @@ TEST(streams, a_handle_that_is_used_again_is_another_stream) {
     const stream_ref first = t.device.create_stream();
     t.free_on(first);
     const owner_id before = t.slot(first);
-    t.streams.stream_gone(before);
+    t.streams.end_stream(before);
     ASSERT_TRUE(t.device.destroy_stream(first).ok());
     const stream_ref second = t.device.create_stream();
     ASSERT_EQ(second, first) << "the simulated driver reuses handles";
@@ -50,8 +50,8 @@ TEST(streams, one_fence_covers_everything_freed_so_far) {
   t.device.advance_by(2'000'000);
   t.streams.poll();
   EXPECT_EQ(t.blocks.totals().cached_bytes, 0U);
-  t.streams.let_go(*first);
-  t.streams.let_go(*again);
+  t.streams.unref(*first);
+  t.streams.unref(*again);
 }
 
 TEST(streams, a_handle_that_may_be_dead_is_never_recorded_on) {
@@ -68,7 +68,7 @@ TEST(streams, a_handle_that_may_be_dead_is_never_recorded_on) {
   table n{stream_id_mode::notify};
   const stream_ref r = n.device.create_stream();
   n.free_on(r);
-  n.streams.stream_gone(n.slot(r));
+  n.streams.end_stream(n.slot(r));
   n.record_fences();
   EXPECT_EQ(calls(n, device_call::record), 0U);
   EXPECT_EQ(calls(n, device_call::record_context), 1U);
@@ -78,14 +78,14 @@ TEST(streams, a_stream_that_left_nothing_behind_is_forgotten) {
   table t{stream_id_mode::notify};
   const stream_ref s = t.device.create_stream();
   t.free_on(s);
-  t.streams.stream_gone(t.slot(s));
+  t.streams.end_stream(t.slot(s));
   EXPECT_EQ(t.streams.in_use(), 1U);
   t.let_time_pass();
   EXPECT_EQ(t.streams.in_use(), 0U);
   for (int i = 0; i < 1'000; ++i) {
     const stream_ref next = t.device.create_stream();
     t.free_on(next);
-    t.streams.stream_gone(t.slot(next));
+    t.streams.end_stream(t.slot(next));
     t.record_fences();
     ASSERT_TRUE(t.device.destroy_stream(next).ok());
     t.let_time_pass();
@@ -137,7 +137,7 @@ TEST(streams, that_end_keep_their_slot_for_what_is_freed_on_them) {
     const block_index live = t.take(o);
     EXPECT_EQ(t.streams.owner_of_free(o, s, key), o);
     EXPECT_EQ(t.streams.owner_of_free(other, s, key), o);
-    t.streams.stream_gone(o);
+    t.streams.end_stream(o);
     EXPECT_EQ(t.streams.owner_of_free(o, s, key), o) << "its handle is not asked";
     if (ids == stream_id_mode::query) {
       EXPECT_EQ(t.streams.owner_of_free(other, s, key), o);
@@ -158,12 +158,12 @@ TEST(streams, a_failed_fence_leaks_what_a_gone_stream_left_and_nothing_of_a_livi
   t.free_on(ended);
   const result<fence_index> f = t.streams.cover(t.slot(living));
   ASSERT_TRUE(f.ok());
-  t.streams.stream_gone(t.slot(ended));
+  t.streams.end_stream(t.slot(ended));
   t.record_fences();
   t.device.fail_nth(device_call::query, 1);
   t.device.fail_nth(device_call::query, 2);
   t.streams.poll();
-  t.streams.let_go(*f);
+  t.streams.unref(*f);
   EXPECT_EQ(t.blocks.totals().leaked_bytes, 512U);
   EXPECT_EQ(t.blocks.totals().cached_bytes, 512U);
   EXPECT_TRUE(t.streams[t.slot(living)].dirty) << "another fence may be tried";
@@ -205,7 +205,7 @@ TEST(streams, no_fence_is_recorded_or_asked_while_a_stream_captures) {
   const std::uint64_t graph = t.streams.capture_end(o);
   t.streams.end_effect(capture_effect::announced);
   EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::done);
-  t.streams.let_go(*before);
+  t.streams.unref(*before);
   ASSERT_TRUE(t.streams.graph_gone(graph).ok());
 }
 
@@ -236,8 +236,8 @@ TEST(streams, a_noticed_capture_holds_up_events_on_the_context_only) {
   static_cast<void>(t.streams.capture_end(capturing));
   t.streams.end_effect(capture_effect::noticed);
   EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::done);
-  t.streams.let_go(*before);
-  t.streams.let_go(*f);
+  t.streams.unref(*before);
+  t.streams.unref(*f);
 }
 
 TEST(streams, a_graph_that_is_still_captured_cannot_be_released) {
@@ -263,7 +263,7 @@ TEST(streams, a_query_that_the_host_had_no_memory_for_is_asked_again) {
   t.device.fail_nth(device_call::query, 1, errc::host_failure);
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::pending);
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::done);
-  t.streams.let_go(*f);
+  t.streams.unref(*f);
 }
 
 TEST(streams, what_a_slot_frees_is_its_own_at_once_and_the_reference_ends) {
@@ -301,7 +301,7 @@ TEST(streams, a_fence_that_is_recorded_later_covers_what_was_freed_before_it_was
   EXPECT_TRUE(t.streams[o].dirty);
   t.let_time_pass();
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::done);
-  t.streams.let_go(*f);
+  t.streams.unref(*f);
 }
 
 TEST(streams, a_fence_that_could_not_be_made_is_made_again_even_of_a_gone_stream) {
@@ -309,7 +309,7 @@ TEST(streams, a_fence_that_could_not_be_made_is_made_again_even_of_a_gone_stream
   const stream_ref s = t.device.create_stream();
   t.free_on(s);
   const owner_id o = t.slot(s);
-  t.streams.stream_gone(o);
+  t.streams.end_stream(o);
   const std::vector<unrecorded_fence> all = t.streams.take_unrecorded();
   ASSERT_EQ(all.size(), 1U);
   t.streams.recorded(all[0], std::nullopt);
@@ -317,7 +317,7 @@ TEST(streams, a_fence_that_could_not_be_made_is_made_again_even_of_a_gone_stream
   EXPECT_EQ(t.blocks.totals().leaked_bytes, 0U);
   const result<fence_index> again = t.streams.cover(o);
   ASSERT_TRUE(again.ok());
-  t.streams.let_go(*again);
+  t.streams.unref(*again);
   t.let_time_pass();
   EXPECT_EQ(t.blocks.totals().idle_bytes, mib);
 }
@@ -338,7 +338,7 @@ TEST(streams, a_fence_that_could_not_be_made_behind_a_pending_one_covers_nothing
   const result<fence_index> again = t.streams.cover(o);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(t.streams.ask(*again), tracked_fence::state::unrecorded) << "another one stands for it";
-  for (const fence_index f : {*pending, *unmade, *again}) t.streams.let_go(f);
+  for (const fence_index f : {*pending, *unmade, *again}) t.streams.unref(f);
   t.let_time_pass();
   EXPECT_EQ(t.blocks.totals().idle_bytes, mib);
 }

@@ -64,8 +64,8 @@ void tell_simulated_card(int device, const gpumem::oom_report& refused) {
   if (function == nullptr || by_card) return;
   const std::string why = refused.headline();
   constexpr std::string_view before = " asked, ";
-  const std::size_t at = why.find(before);
-  const std::string cause = at == std::string::npos ? why : why.substr(at + before.size());
+  const std::size_t offset = why.find(before);
+  const std::string cause = offset == std::string::npos ? why : why.substr(offset + before.size());
   function(device, "a tensor", refused.requested_bytes, ("gpumem: " + cause).c_str());
 }
 
@@ -81,7 +81,7 @@ struct held_block {
 
 struct checkpoint : native::AllocatorState {
   struct block {
-    void* at;
+    void* ptr;
     std::size_t requested;
     cudaStream_t stream;
     context_ptr context;
@@ -96,7 +96,7 @@ bool in_forked_child = false;
 /// The pool that this thread released last, until the kind of the release is known (private_pool::released_by).
 thread_local std::optional<std::pair<DeviceIndex, MempoolId_t>> unsettled_release;
 
-void delete_block(void* at);
+void delete_block(void* ptr);
 
 class torch_allocator final : public native::CUDAAllocator {
   using guard = std::lock_guard<std::mutex>;
@@ -126,37 +126,39 @@ class torch_allocator final : public native::CUDAAllocator {
   class pool_supplier final : public segment_supplier {
    public:
     pool_supplier(torch_allocator& owner, DeviceIndex device, const MempoolId_t& pool,
-                  std::shared_ptr<native::CUDAAllocator> from)
-        : owner_{owner}, device_{device}, pool_{pool}, from_{std::move(from)} {}
+                  std::shared_ptr<native::CUDAAllocator> allocator)
+        : owner_{owner}, device_{device}, pool_{pool}, allocator_{std::move(allocator)} {}
     bool reserve(std::size_t bytes) override { return state().limit.reserve(bytes, !owner_.may_capture(state())); }
     void release(std::size_t bytes) noexcept override { state().limit.release(bytes); }
-    void* take(std::size_t bytes, cudaStream_t stream) override { return from_->raw_alloc_with_stream(bytes, stream); }
-    void give(void* at) override { from_->raw_delete(at); }
-    void came(void* at, std::size_t bytes, cudaStream_t stream) override {
+    void* allocate_segment(std::size_t bytes, cudaStream_t stream) override {
+      return allocator_->raw_alloc_with_stream(bytes, stream);
+    }
+    void free_segment(void* ptr) override { allocator_->raw_delete(ptr); }
+    void came(void* ptr, std::size_t bytes, cudaStream_t stream) override {
       state().own_taken += bytes;
       ++state().own_allocs;
       owner_.note_peak(state());
-      tell(TraceEntry::SEGMENT_ALLOC, at, bytes, stream);
+      tell(TraceEntry::SEGMENT_ALLOC, ptr, bytes, stream);
     }
-    void going(void* at, std::size_t bytes, cudaStream_t stream) override {
+    void going(void* ptr, std::size_t bytes, cudaStream_t stream) override {
       state().own_returned += bytes;
       ++state().own_frees;
-      tell(TraceEntry::SEGMENT_FREE, at, bytes, stream);
+      tell(TraceEntry::SEGMENT_FREE, ptr, bytes, stream);
     }
 
    private:
     device_state& state() const { return owner_.devices_[static_cast<std::size_t>(device_)]; }
-    void tell(TraceEntry::Action action, void* at, std::size_t bytes, cudaStream_t stream) const {
+    void tell(TraceEntry::Action action, void* ptr, std::size_t bytes, cudaStream_t stream) const {
       history& events = owner_.history_;
       if (!events.is_watched()) return;
-      events.record({action, device_, reinterpret_cast<std::size_t>(at), bytes, stream, pool_,
+      events.record({action, device_, reinterpret_cast<std::size_t>(ptr), bytes, stream, pool_,
                      events.context_for(RecordContext::ALLOC)});
     }
 
     torch_allocator& owner_;
     const DeviceIndex device_;
     const MempoolId_t pool_;
-    const std::shared_ptr<native::CUDAAllocator> from_;
+    const std::shared_ptr<native::CUDAAllocator> allocator_;
   };
 
   /// gpumem's segments, in the history.
@@ -206,19 +208,19 @@ class torch_allocator final : public native::CUDAAllocator {
   // --- blocks -------------------------------------------------------------------------------------------------
   DataPtr allocate(std::size_t bytes) override {
     const DeviceIndex device = c10::cuda::current_device();
-    void* const at = bytes != 0 ? take(device, bytes, c10::cuda::getCurrentCUDAStream(device)) : nullptr;
-    return {at, at, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
+    void* const ptr = bytes != 0 ? allocate_block(device, bytes, c10::cuda::getCurrentCUDAStream(device)) : nullptr;
+    return {ptr, ptr, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
   }
   // A storage that gave its memory up takes it again where it was. In a MemPool nobody else can stand there.
   DataPtr allocateWithAddress(std::size_t bytes, void* place) {
-    const auto at = reinterpret_cast<std::uintptr_t>(place);
-    TORCH_CHECK(at % gpumem::block_granularity == 0, "gpumem: an exact address must be aligned to kMinBlockSize (",
+    const auto address = reinterpret_cast<std::uintptr_t>(place);
+    TORCH_CHECK(address % gpumem::block_granularity == 0, "gpumem: an exact address must be aligned to kMinBlockSize (",
                 gpumem::block_granularity, " bytes), and ", place, " is not");
     const DeviceIndex device = c10::cuda::current_device();
     void* got = nullptr;
     if (bytes != 0) {
       const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device);
-      got = take_in(device, bytes, stream, route_of(device, stream), at, "mallocWithAddress");
+      got = take_in(device, bytes, stream, route_of(device, stream), address, "mallocWithAddress");
     }
     return {got, got, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
   }
@@ -226,16 +228,16 @@ class torch_allocator final : public native::CUDAAllocator {
   void* raw_alloc(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
     const DeviceIndex device = c10::cuda::current_device();
-    return take(device, bytes, c10::cuda::getCurrentCUDAStream(device));
+    return allocate_block(device, bytes, c10::cuda::getCurrentCUDAStream(device));
   }
   void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) override {
-    return bytes != 0 ? take(c10::cuda::current_device(), bytes, stream) : nullptr;
+    return bytes != 0 ? allocate_block(c10::cuda::current_device(), bytes, stream) : nullptr;
   }
-  void raw_delete(void* at) override {
-    if (at != nullptr) give(at);
+  void raw_delete(void* ptr) override {
+    if (ptr != nullptr) free_block(ptr);
   }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+  void copy_data(void* dest, const void* src, std::size_t bytes) const override {
+    C10_CUDA_CHECK(cudaMemcpy(dest, src, bytes, cudaMemcpyDeviceToDevice));
   }
   void recordStream(const DataPtr& data, c10::cuda::CUDAStream stream) override {
     // Empty, or made from memory that somebody else allocated.
@@ -244,13 +246,13 @@ class torch_allocator final : public native::CUDAAllocator {
       held->source->record_use(data.get(), {stream.device_index(), stream.stream()});
     }
   }
-  void* getBaseAllocation(void* at, std::size_t* bytes) override {
-    const std::optional<held_block> held = find_block(at);
+  void* getBaseAllocation(void* ptr, std::size_t* bytes) override {
+    const std::optional<held_block> held = find_block(ptr);
     segment_range around;
     if (held) {
-      around = held->source->segment_around(at);
+      around = held->source->segment_around(ptr);
     } else {
-      around = gpumem_memory{-1, false}.segment_around(at);  // an address within a block
+      around = gpumem_memory{-1, false}.segment_around(ptr);  // an address within a block
     }
     if (bytes != nullptr) *bytes = around.bytes;
     return around.begin;
@@ -316,35 +318,35 @@ class torch_allocator final : public native::CUDAAllocator {
   std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
     memory_map map;
     device_of(device).source->describe(map, no_pool);
-    std::vector<native::StreamSegmentSize> out;
+    std::vector<native::StreamSegmentSize> sizes;
     for (const gpumem::segment_view& s : map.shared) {
       std::size_t backed = 0;
       for (const gpumem::block_view& b : s.blocks) {
         backed += b.is != gpumem::block_view::state::unbacked ? b.bytes : 0;
       }
-      if (s.paged) out.emplace_back(nullptr, false, backed);
+      if (s.paged) sizes.emplace_back(nullptr, false, backed);
     }
-    return out;
+    return sizes;
   }
 
   caching::DeviceStats getDeviceStats(DeviceIndex device) override {
     device_state& d = device_of(device);
-    const gpumem::statistics now = figures(d);
-    const block_totals blocks = totals_of(d, now);
+    const gpumem::statistics statistics = figures(d);
+    const block_totals blocks = totals_of(d, statistics);
     const guard lock{mutex_};
-    return statistics_of(d, now, blocks);
+    return statistics_of(d, statistics, blocks);
   }
   void resetAccumulatedStats(DeviceIndex device) override {
     device_state& d = device_of(device);
-    const gpumem::statistics now = figures(d);
+    const gpumem::statistics statistics = figures(d);
     const guard lock{mutex_};
     each_stat(d.stats, [](stat& each) { each.reset_accumulated(); });
-    d.taken_before = now.taken_bytes + d.own_taken;
-    d.returned_before = now.taken_bytes - now.reserved_bytes + d.own_returned;
+    d.taken_before = statistics.taken_bytes + d.own_taken;
+    d.returned_before = statistics.taken_bytes - statistics.reserved_bytes + d.own_returned;
     d.stats.num_ooms = 0;
-    d.waits_before = now.host_waits;
-    d.device_allocs_before = device_allocs(d, now);
-    d.device_frees_before = device_frees(d, now);
+    d.waits_before = statistics.host_waits;
+    d.device_allocs_before = device_allocs(d, statistics);
+    d.device_frees_before = device_frees(d, statistics);
   }
   void resetPeakStats(DeviceIndex device) override {
     device_state& d = device_of(device);
@@ -376,8 +378,8 @@ class torch_allocator final : public native::CUDAAllocator {
   // Within a capture no fence can be recorded or asked. At the end of one, what it freed behind other streams gets its
   // fence; before the next, what is done becomes free for it: else each graph of a pool takes new memory. While a pool
   // is in use, a capture may be open.
-  void ask_fences(const device_state& d) {
-    if (routes_ == 0) static_cast<void>(memory().trim(d.logical, 0));
+  void ask_fences(const device_state& state) {
+    if (routes_ == 0) static_cast<void>(memory().trim(state.logical, 0));
   }
   void markCaptureBegin(DeviceIndex device) {
     device_state& d = device_of(device);
@@ -404,8 +406,8 @@ class torch_allocator final : public native::CUDAAllocator {
         return;
       }
       with_the_others = found->is_mem_pool;
-      if (!with_the_others && std::ranges::any_of(devices_, [&](device_state& other) {
-            const private_pool* const same = other.pools.find(pool);
+      if (!with_the_others && std::ranges::any_of(devices_, [&](device_state& candidate) {
+            const private_pool* const same = candidate.pools.find(pool);
             return same != nullptr && same->is_mem_pool;
           })) {
         return;
@@ -446,7 +448,7 @@ class torch_allocator final : public native::CUDAAllocator {
                                 const std::unordered_set<void*>& expected) override {
     const guard lock{mutex_};
     std::size_t seen = 0;
-    for (const auto& [at, held] : book_) {
+    for (const auto& [at, held] : live_blocks_) {
       if (held.device != device || held.pool != pool) continue;
       if (expected.count(at) == 0) return false;
       ++seen;
@@ -454,42 +456,42 @@ class torch_allocator final : public native::CUDAAllocator {
     return seen == expected.size();
   }
   std::shared_ptr<native::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override {
-    auto out = std::make_shared<checkpoint>();
-    out->pool = pool;
+    auto saved = std::make_shared<checkpoint>();
+    saved->pool = pool;
     device_state& d = device_of(device);
     const guard lock{mutex_};
     TORCH_CHECK(d.pools.find(pool) != nullptr, "Could not find pool of id");
-    for (const auto& [at, held] : book_) {
+    for (const auto& [at, held] : live_blocks_) {
       if (held.device != device || held.pool != pool) continue;
-      out->live.push_back({at, held.requested, held.stream, held.context});
+      saved->live.push_back({at, held.requested, held.stream, held.context});
     }
-    return out;
+    return saved;
   }
   // Everything of the pool is freed, and what was live then is allocated where it was: only the pool itself ever gets
   // its memory, so that nobody else can stand there.
   native::CheckpointDelta setCheckpointPoolState(DeviceIndex device,
                                                  std::shared_ptr<native::AllocatorState> state) override {
-    const auto then = std::dynamic_pointer_cast<checkpoint>(state);
-    TORCH_CHECK(then, "gpumem: not a state that its getCheckpointState made");
-    native::CheckpointDelta out;
+    const auto saved = std::dynamic_pointer_cast<checkpoint>(state);
+    TORCH_CHECK(saved, "gpumem: not a state that its getCheckpointState made");
+    native::CheckpointDelta delta;
     {
       device_state& d = device_of(device);
       const guard lock{mutex_};
-      const private_pool* const found = d.pools.find(then->pool);
+      const private_pool* const found = d.pools.find(saved->pool);
       TORCH_CHECK(found != nullptr, "Could not find private pool id");
       TORCH_CHECK(!found->is_own,
                   "gpumem: the memory of a MemPool with an allocator of its own "
                   "cannot be put back to a checkpoint");
-      for (const auto& [at, held] : book_) {
-        if (held.device == device && held.pool == then->pool) out.ptrs_freed.push_back(at);
+      for (const auto& [at, held] : live_blocks_) {
+        if (held.device == device && held.pool == saved->pool) delta.ptrs_freed.push_back(at);
       }
     }
-    for (void* const at : out.ptrs_freed) give(at);
-    for (const checkpoint::block& b : then->live) {
-      void* const at = take_in(device, b.requested, b.stream, then->pool, reinterpret_cast<std::uintptr_t>(b.at));
-      out.dataptrs_allocd.emplace_back(at, at, &delete_block, c10::Device(c10::DeviceType::CUDA, device));
+    for (void* const ptr : delta.ptrs_freed) free_block(ptr);
+    for (const checkpoint::block& b : saved->live) {
+      void* const ptr = take_in(device, b.requested, b.stream, saved->pool, reinterpret_cast<std::uintptr_t>(b.ptr));
+      delta.dataptrs_allocd.emplace_back(ptr, ptr, &delete_block, c10::Device(c10::DeviceType::CUDA, device));
     }
-    return out;
+    return delta;
   }
 
   // --- several GPUs, several processes ------------------------------------------------------------------------
@@ -505,17 +507,17 @@ class torch_allocator final : public native::CUDAAllocator {
     const gpumem::status mapped = memory().enable_peer(device_of(reached_from).logical, device);
     TORCH_CHECK(mapped.ok(), "gpumem: ", mapped.message());
   }
-  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+  cudaError_t memcpyAsync(void* dst, int dst_device, const void* src, int src_device, std::size_t bytes,
                           cudaStream_t stream, bool p2p_enabled) override {
-    if (p2p_enabled || to_device == from_device)
-      return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
-    return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+    if (p2p_enabled || dst_device == src_device)
+      return cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream);
+    return cudaMemcpyPeerAsync(dst, dst_device, src, src_device, bytes, stream);
   }
   // As native's for memory of cudaMalloc, so that either allocator opens what the other shares: a version, a kind, and
   // the runtime's handle of the whole segment.
-  native::ShareableHandle shareIpcHandle(void* at) override {
+  native::ShareableHandle shareIpcHandle(void* ptr) override {
     shares_ = true;
-    void* const base = getBaseAllocation(at, nullptr);
+    void* const base = getBaseAllocation(ptr, nullptr);
     cudaIpcMemHandle_t handle;
     const cudaError_t made = cudaIpcGetMemHandle(&handle, base);
     if (made != cudaSuccess) {
@@ -524,7 +526,7 @@ class torch_allocator final : public native::CUDAAllocator {
                   "): memory that is mapped page by page has no IPC handle. Use GPUMEM_POLICY=growth or caching with "
                   "GPUMEM_BACKING=plain, or share through the host.");
     }
-    return {static_cast<const char*>(at) - static_cast<const char*>(base),
+    return {static_cast<const char*>(ptr) - static_cast<const char*>(base),
             std::string{ipc_head} + std::string{reinterpret_cast<const char*>(&handle), sizeof handle}};
   }
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
@@ -539,14 +541,14 @@ class torch_allocator final : public native::CUDAAllocator {
     void* base = nullptr;
     C10_CUDA_CHECK(cudaIpcOpenMemHandle(&base, raw, cudaIpcMemLazyEnablePeerAccess));
     const DeviceIndex device = c10::cuda::current_device();
-    std::shared_ptr<void> out{base, [this, handle, device](void* p) {
-                                const std::lock_guard again{ipc_mutex_};
-                                const c10::cuda::CUDAGuard guard{device};
-                                C10_CUDA_CHECK_WARN(cudaIpcCloseMemHandle(p));
-                                opened_.erase(handle);
-                              }};
-    opened_[handle] = out;
-    return out;
+    std::shared_ptr<void> mapping{base, [this, handle, device](void* p) {
+                                    const std::lock_guard again{ipc_mutex_};
+                                    const c10::cuda::CUDAGuard guard{device};
+                                    C10_CUDA_CHECK_WARN(cudaIpcCloseMemHandle(p));
+                                    opened_.erase(handle);
+                                  }};
+    opened_[handle] = mapping;
+    return mapping;
   }
 
   // --- history ------------------------------------------------------------------------------------------------
@@ -555,8 +557,8 @@ class torch_allocator final : public native::CUDAAllocator {
     history_.configure(enabled, recorder, max_entries, when, clear, skip_actions);
   }
   bool isHistoryEnabled() override { return history_.is_recording(); }
-  context_ptr getContextForPointer(const void* at) {
-    const std::optional<held_block> held = find_block(at);
+  context_ptr getContextForPointer(const void* ptr) {
+    const std::optional<held_block> held = find_block(ptr);
     return held ? held->context : nullptr;
   }
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& values) override {
@@ -569,7 +571,7 @@ class torch_allocator final : public native::CUDAAllocator {
   bool supportsUserMetadata() { return true; }
   void setUserMetadata(const std::string& metadata) override { user_metadata = metadata; }
   std::string getUserMetadata() override { return user_metadata; }
-  void annotateMemory(const void* at, const std::string& metadata) { annotate<TraceEntry>(at, metadata); }
+  void annotateMemory(const void* ptr, const std::string& metadata) { annotate<TraceEntry>(ptr, metadata); }
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override {
     const guard lock{mutex_};
     observers_.push_back(std::move(observer));
@@ -584,26 +586,26 @@ class torch_allocator final : public native::CUDAAllocator {
   native::SnapshotInfo snapshot(MempoolId_t pool) { return snapshot(pool, true); }
   native::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) {
     const auto to_ns = clock_.makeConverter();
-    native::SnapshotInfo out{};  // the numbers of config_metadata have no initializers
+    native::SnapshotInfo info{};  // the numbers of config_metadata have no initializers
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       const auto device = static_cast<DeviceIndex>(i);
-      std::vector<TraceEntry>& to = out.device_traces.emplace_back();
-      if (include_traces) to = history_.trace_of(device);
-      for (TraceEntry& each : to) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
+      std::vector<TraceEntry>& trace = info.device_traces.emplace_back();
+      if (include_traces) trace = history_.trace_of(device);
+      for (TraceEntry& each : trace) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
       if (devices_[i].logical < 0) continue;
       std::size_t active = 0;
       for (caching::SegmentInfo& piece : segment_infos_of(device)) {
         if (pool != no_pool && piece.owner_private_pool_id != pool) continue;
         active += piece.active_size;
-        out.config_metadata.expandable_segments |= piece.is_expandable;
-        out.segments.push_back(std::move(piece));
+        info.config_metadata.expandable_segments |= piece.is_expandable;
+        info.segments.push_back(std::move(piece));
       }
       if (history_.is_recording()) history_.record({TraceEntry::SNAPSHOT, device, 0, active, nullptr, pool});
     }
-    out.external_annotations = history_.annotations();
-    for (auto& each : out.external_annotations) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
-    note_settings(out.config_metadata);
-    return out;
+    info.external_annotations = history_.annotations();
+    for (auto& each : info.external_annotations) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
+    note_settings(info.config_metadata);
+    return info;
   }
 
  private:
@@ -619,34 +621,34 @@ class torch_allocator final : public native::CUDAAllocator {
                 " is not among those that GPUMEM_DEVICES names");
     return d;
   }
-  static gpumem::statistics figures(const device_state& d) {
-    const gpumem::result<gpumem::statistics> s = memory().stats(d.logical);
+  static gpumem::statistics figures(const device_state& state) {
+    const gpumem::result<gpumem::statistics> s = memory().stats(state.logical);
     TORCH_CHECK(s.ok(), "gpumem: ", s.why().message());
     return *s;
   }
   /// Walks all blocks, unless there are no pools and each of gpumem's counters is as at the last walk.
-  block_totals totals_of(device_state& d, const gpumem::statistics& now) {
+  block_totals totals_of(device_state& state, const gpumem::statistics& statistics) {
     static_assert(std::has_unique_object_representations_v<gpumem::statistics>);
     {
       const guard lock{mutex_};
-      const bool has_pools = !d.pools.sources().empty();
-      if (has_pools) d.totals_at.reset();
-      if (d.totals_at && std::memcmp(&*d.totals_at, &now, sizeof now) == 0) return d.totals;
+      const bool has_pools = !state.pools.sources().empty();
+      if (has_pools) state.totals_at.reset();
+      if (state.totals_at && std::memcmp(&*state.totals_at, &statistics, sizeof statistics) == 0) return state.totals;
     }
-    block_totals walked = total_blocks(map_of(d));
+    block_totals walked = total_blocks(map_of(state));
     const guard lock{mutex_};
-    d.totals = walked;
-    d.totals_at = now;
+    state.totals = walked;
+    state.totals_at = statistics;
     return walked;
   }
-  memory_map map_of(device_state& d) {
+  memory_map map_of(device_state& state) {
     std::vector<std::pair<pool_id, std::shared_ptr<memory_source>>> sources;
     {
       const guard lock{mutex_};
-      sources = d.pools.sources();
+      sources = state.pools.sources();
     }
     memory_map map;
-    d.source->describe(map, no_pool);
+    state.source->describe(map, no_pool);
     for (const auto& [pool, source] : sources) source->describe(map, pool);
     return map;
   }
@@ -654,30 +656,31 @@ class torch_allocator final : public native::CUDAAllocator {
     const memory_map map = map_of(device_of(device));
     const segment_table::map segments = device_of(device).segments.entries();
     const guard lock{mutex_};
-    return segment_infos(map, device, segments, [&](std::size_t at) {
-      const auto found = book_.find(reinterpret_cast<void*>(at));
-      return found != book_.end() ? found->second.context : nullptr;
+    return segment_infos(map, device, segments, [&](std::size_t address) {
+      const auto found = live_blocks_.find(reinterpret_cast<void*>(address));
+      return found != live_blocks_.end() ? found->second.context : nullptr;
     });
   }
 
   // --- statistics ---------------------------------------------------------------------------------------------
-  static std::uint64_t device_allocs(const device_state& d, const gpumem::statistics& now) {
-    return now.grown_segments + now.mapped_pages + d.own_allocs;
+  static std::uint64_t device_allocs(const device_state& state, const gpumem::statistics& statistics) {
+    return statistics.grown_segments + statistics.mapped_pages + state.own_allocs;
   }
-  static std::uint64_t device_frees(const device_state& d, const gpumem::statistics& now) {
-    return now.returned_segments + now.returned_pages + d.own_frees;
+  static std::uint64_t device_frees(const device_state& state, const gpumem::statistics& statistics) {
+    return statistics.returned_segments + statistics.returned_pages + state.own_frees;
   }
-  void note_peak(device_state& d) {
-    const std::uint64_t reserved = figures(d).reserved_bytes + d.own_bytes();
+  void note_peak(device_state& state) {
+    const std::uint64_t reserved = figures(state).reserved_bytes + state.own_bytes();
     const guard lock{mutex_};
-    d.peak_reserved = std::max(d.peak_reserved, reserved);
+    state.peak_reserved = std::max(state.peak_reserved, reserved);
   }
   /// With the lock.
-  static device_stats statistics_of(device_state& d, const gpumem::statistics& now, const block_totals& blocks) {
-    device_stats& s = d.stats;
-    const std::uint64_t reserved_bytes = now.reserved_bytes + d.own_bytes();
-    const std::uint64_t returned = now.taken_bytes - now.reserved_bytes + d.own_returned;
-    d.peak_reserved = std::max(d.peak_reserved, reserved_bytes);
+  static device_stats statistics_of(device_state& state, const gpumem::statistics& statistics,
+                                    const block_totals& blocks) {
+    device_stats& s = state.stats;
+    const std::uint64_t reserved_bytes = statistics.reserved_bytes + state.own_bytes();
+    const std::uint64_t returned = statistics.taken_bytes - statistics.reserved_bytes + state.own_returned;
+    state.peak_reserved = std::max(state.peak_reserved, reserved_bytes);
     for (const std::size_t type : stat_types) {
       s.active[type] = with_pending(s.allocation[type], s.active[type].peak, blocks.fenced);
       s.active_bytes[type] = with_pending(s.allocated_bytes[type], s.active_bytes[type].peak, blocks.fenced_bytes);
@@ -686,15 +689,15 @@ class torch_allocator final : public native::CUDAAllocator {
       observe(s.inactive_split_bytes[type], blocks.split_bytes);
       stat& reserved = s.reserved_bytes[type];
       reserved.current = static_cast<std::int64_t>(reserved_bytes);
-      reserved.peak = static_cast<std::int64_t>(std::max(now.peak_reserved_bytes, d.peak_reserved));
-      reserved.allocated = static_cast<std::int64_t>(now.taken_bytes + d.own_taken - d.taken_before);
-      reserved.freed = static_cast<std::int64_t>(returned - d.returned_before);
+      reserved.peak = static_cast<std::int64_t>(std::max(statistics.peak_reserved_bytes, state.peak_reserved));
+      reserved.allocated = static_cast<std::int64_t>(statistics.taken_bytes + state.own_taken - state.taken_before);
+      reserved.freed = static_cast<std::int64_t>(returned - state.returned_before);
     }
     observe_pools(s, blocks.bytes_by_pool);
     s.max_split_size = static_cast<std::int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
-    s.num_sync_all_streams = static_cast<std::int64_t>(now.host_waits - d.waits_before);
-    s.num_device_alloc = static_cast<std::int64_t>(device_allocs(d, now) - d.device_allocs_before);
-    s.num_device_free = static_cast<std::int64_t>(device_frees(d, now) - d.device_frees_before);
+    s.num_sync_all_streams = static_cast<std::int64_t>(statistics.host_waits - state.waits_before);
+    s.num_device_alloc = static_cast<std::int64_t>(device_allocs(state, statistics) - state.device_allocs_before);
+    s.num_device_free = static_cast<std::int64_t>(device_frees(state, statistics) - state.device_frees_before);
     return s;
   }
 
@@ -709,24 +712,24 @@ class torch_allocator final : public native::CUDAAllocator {
   // Whether segments are expandable is gpumem's own answer.
   template <typename Info, typename Config = native::CUDAAllocatorConfig,
             typename Common = c10::CachingAllocator::AcceleratorAllocatorConfig>
-  static void note_settings(Info& to) {
-    to.garbage_collection_threshold = Common::garbage_collection_threshold();
-    to.max_split_size = Common::max_split_size();
-    to.release_lock_on_malloc = Config::release_lock_on_cudamalloc();
-    to.pinned_num_register_threads = Config::pinned_num_register_threads();
-    to.pinned_use_host_register = Config::pinned_use_cuda_host_register();
-    to.roundup_power2_divisions = Common::roundup_power2_divisions();
-    if constexpr (requires { to.graph_capture_record_stream_reuse; }) {
-      to.graph_capture_record_stream_reuse = Config::graph_capture_record_stream_reuse();
+  static void note_settings(Info& info) {
+    info.garbage_collection_threshold = Common::garbage_collection_threshold();
+    info.max_split_size = Common::max_split_size();
+    info.release_lock_on_malloc = Config::release_lock_on_cudamalloc();
+    info.pinned_num_register_threads = Config::pinned_num_register_threads();
+    info.pinned_use_host_register = Config::pinned_use_cuda_host_register();
+    info.roundup_power2_divisions = Common::roundup_power2_divisions();
+    if constexpr (requires { info.graph_capture_record_stream_reuse; }) {
+      info.graph_capture_record_stream_reuse = Config::graph_capture_record_stream_reuse();
     }
-    if constexpr (requires { to.max_round_threshold; }) {
-      to.max_round_threshold = Common::pinned_max_round_threshold();
-      to.max_cached_size = Common::pinned_max_cached_size();
+    if constexpr (requires { info.max_round_threshold; }) {
+      info.max_round_threshold = Common::pinned_max_round_threshold();
+      info.max_cached_size = Common::pinned_max_cached_size();
     }
-    to.last_allocator_settings = "gpumem";
+    info.last_allocator_settings = "gpumem";
     for (const gpumem::logical_device& d : memory().devices()) {
-      to.last_allocator_settings += " policy=" + d.policy;
-      to.expandable_segments |= d.policy == "expandable";
+      info.last_allocator_settings += " policy=" + d.policy;
+      info.expandable_segments |= d.policy == "expandable";
     }
   }
 
@@ -744,7 +747,7 @@ class torch_allocator final : public native::CUDAAllocator {
     }
     return freed;
   }
-  void* take(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
+  void* allocate_block(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
     constexpr std::size_t exabyte = std::size_t{1} << 60;
     TORCH_CHECK_WITH(OutOfMemoryError, bytes < exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
     if (!caches_ || is_without_caches()) return take_uncached(device, bytes, stream);
@@ -778,36 +781,36 @@ class torch_allocator final : public native::CUDAAllocator {
     segment_cause cause{pool, stream, held.context};
     collect_shared(d, bytes);
     refusal why;
-    void* at = held.source->take(asked, why);
-    if (at == nullptr && held.source != d.source && ask_callbacks()) at = held.source->take(asked, why);
-    if (at == nullptr && pool == no_pool && captures_nothing({device, stream})) at = take_lent(d, asked, held);
-    if (at == nullptr && give_back_idle(d)) at = held.source->take(asked, why);
-    if (at == nullptr) refuse(d, held, why);
+    void* ptr = held.source->allocate_block(asked, why);
+    if (ptr == nullptr && held.source != d.source && ask_callbacks()) ptr = held.source->allocate_block(asked, why);
+    if (ptr == nullptr && pool == no_pool && captures_nothing({device, stream})) ptr = take_lent(d, asked, held);
+    if (ptr == nullptr && give_back_idle(d)) ptr = held.source->allocate_block(asked, why);
+    if (ptr == nullptr) refuse(d, held, why);
     // Where the host has no memory for the book, the block goes back.
     const std::shared_ptr<memory_source> source = held.source;
     try {
-      enter(d, at, std::move(held));
+      enter(d, ptr, std::move(held));
     } catch (...) {
-      source->give(at);
+      source->free_block(ptr);
       throw;
     }
     try {
       cause.rethrow();
-      tell(at, tag);
+      tell(ptr, tag);
     } catch (...) {
-      give(at);
+      free_block(ptr);
       throw;
     }
-    return at;
+    return ptr;
   }
 
-  bool may_capture(const device_state& d) const {
+  bool may_capture(const device_state& state) const {
     const guard lock{mutex_};
-    return d.pools.may_capture();
+    return state.pools.may_capture();
   }
   /// Collects memory that other processes have released, before a request takes new memory.
-  void collect_shared(const device_state& d, std::size_t bytes) {
-    if (shares_ && figures(d).largest_free_bytes < own_memory::rounded(bytes)) ask_callbacks();
+  void collect_shared(const device_state& state, std::size_t bytes) {
+    if (shares_ && figures(state).largest_free_bytes < own_memory::rounded(bytes)) ask_callbacks();
   }
   /// A request of this thread after a release: it was a graph's, or `emptyCache` would have come.
   void settle_release() {
@@ -819,71 +822,71 @@ class torch_allocator final : public native::CUDAAllocator {
   }
 
   /// Idle memory of a pool that lends it.
-  void* take_lent(device_state& d, const memory_request& asked, held_block& held) {
+  void* take_lent(device_state& state, const memory_request& asked, held_block& held) {
     std::vector<pool_table::ended_pool> lenders;
     {
       const guard lock{mutex_};
-      lenders = d.pools.lenders();
+      lenders = state.pools.lenders();
     }
     for (const auto& [id, lender] : lenders) {
-      void* const at = lender.source->take_idle(asked);
-      if (at == nullptr) continue;
+      void* const ptr = lender.source->take_idle(asked);
+      if (ptr == nullptr) continue;
       held.pool = id;
       held.source = lender.source;
-      return at;
+      return ptr;
     }
     return nullptr;
   }
   /// True if idle memory left a pool, for everybody.
-  bool give_back_idle(device_state& d) {
+  bool give_back_idle(device_state& state) {
     std::vector<std::shared_ptr<memory_source>> sources;
     {
       const guard lock{mutex_};
-      sources = d.pools.sources_to_give_back();
+      sources = state.pools.sources_to_give_back();
     }
     bool any = false;
     for (const auto& each : sources) any = each->give_back() || any;
     return any;
   }
 
-  void enter(device_state& d, void* at, held_block held) {
+  void enter(device_state& state, void* ptr, held_block held) {
     const std::size_t bytes = held.requested;
     const guard lock{mutex_};
-    book_.insert_or_assign(at, std::move(held));
+    live_blocks_.insert_or_assign(ptr, std::move(held));
     for (const std::size_t type : stat_types) {
-      d.stats.allocation[type].increase(1);
-      d.stats.allocated_bytes[type].increase(own_memory::rounded(bytes));
-      d.stats.requested_bytes[type].increase(bytes);
+      state.stats.allocation[type].increase(1);
+      state.stats.allocated_bytes[type].increase(own_memory::rounded(bytes));
+      state.stats.requested_bytes[type].increase(bytes);
     }
   }
-  std::optional<held_block> find_block(const void* at) const {
+  std::optional<held_block> find_block(const void* ptr) const {
     const guard lock{mutex_};
-    const auto found = book_.find(const_cast<void*>(at));
-    return found != book_.end() ? std::optional{found->second} : std::nullopt;
+    const auto found = live_blocks_.find(const_cast<void*>(ptr));
+    return found != live_blocks_.end() ? std::optional{found->second} : std::nullopt;
   }
 
   // The history, trackers, the GPU trace and the profiler.
-  void tell(void* at, const char* tag) {
+  void tell(void* ptr, const char* tag) {
     const bool profiled = c10::memoryProfilingEnabled();
     if (history_.is_watched() || profiled) {
-      const std::optional<held_block> held = find_block(at);
+      const std::optional<held_block> held = find_block(ptr);
       if (!held) return;  // a tracker freed it
       if (history_.is_watched()) {
         context_ptr context = history_.keeps(RecordContext::ALLOC) ? held->context : nullptr;
-        history_.record(event_of(TraceEntry::ALLOC, at, *held, std::move(context), tag));
+        history_.record(event_of(TraceEntry::ALLOC, ptr, *held, std::move(context), tag));
       }
-      if (profiled) tell_profiler(at, held->device, static_cast<std::int64_t>(own_memory::rounded(held->requested)));
+      if (profiled) tell_profiler(ptr, held->device, static_cast<std::int64_t>(own_memory::rounded(held->requested)));
     }
     if (const c10::impl::PyInterpreter* const traced = c10::impl::GPUTrace::get_trace();
         C10_UNLIKELY(traced != nullptr)) {
-      (*traced)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(at));
+      (*traced)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
     }
   }
-  static history::event event_of(TraceEntry::Action action, void* at, const held_block& held, context_ptr context,
+  static history::event event_of(TraceEntry::Action action, void* ptr, const held_block& held, context_ptr context,
                                  const char* tag = "") {
     return {action,
             held.device,
-            reinterpret_cast<std::size_t>(at),
+            reinterpret_cast<std::size_t>(ptr),
             held.requested,
             held.stream,
             held.pool,
@@ -893,32 +896,32 @@ class torch_allocator final : public native::CUDAAllocator {
   }
 
   // --- freeing ------------------------------------------------------------------------------------------------
-  void give(void* at) {
+  void free_block(void* ptr) {
     if (const c10::impl::PyInterpreter* const traced = c10::impl::GPUTrace::get_trace();
         C10_UNLIKELY(traced != nullptr)) {
-      (*traced)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(at));
+      (*traced)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
     }
     // The calls that may throw come first: while the book has the block, the program can free it again.
     if (history_.is_watched()) {
-      if (const std::optional<held_block> held = find_block(at)) {
+      if (const std::optional<held_block> held = find_block(ptr)) {
         context_ptr context = history_.context_for(RecordContext::ALL);
         if (context == nullptr && history_.keeps(RecordContext::ALLOC)) context = held->context;
         for (const TraceEntry::Action each : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
-          history_.record(event_of(each, at, *held, context));
+          history_.record(event_of(each, ptr, *held, context));
         }
       }
     }
     held_block held;
     {
       std::unique_lock lock{mutex_};
-      const auto found = book_.find(at);
-      if (found == book_.end()) {
+      const auto found = live_blocks_.find(ptr);
+      if (found == live_blocks_.end()) {
         lock.unlock();
-        TORCH_CHECK(give_uncached(at), "invalid device pointer: ", at);
+        TORCH_CHECK(give_uncached(ptr), "invalid device pointer: ", ptr);
         return;
       }
       held = std::move(found->second);
-      book_.erase(found);
+      live_blocks_.erase(found);
       device_stats& stats = devices_[static_cast<std::size_t>(held.device)].stats;
       for (const std::size_t type : stat_types) {
         stats.allocation[type].decrease(1);
@@ -926,13 +929,13 @@ class torch_allocator final : public native::CUDAAllocator {
         stats.requested_bytes[type].decrease(held.requested);
       }
     }
-    if (!in_forked_child) held.source->give(at);
+    if (!in_forked_child) held.source->free_block(ptr);
     if (c10::memoryProfilingEnabled()) {
-      tell_profiler(at, held.device, -static_cast<std::int64_t>(own_memory::rounded(held.requested)));
+      tell_profiler(ptr, held.device, -static_cast<std::int64_t>(own_memory::rounded(held.requested)));
     }
   }
 
-  void tell_profiler(void* at, DeviceIndex device, std::int64_t bytes) {
+  void tell_profiler(void* ptr, DeviceIndex device, std::int64_t bytes) {
     device_state& d = device_of(device);
     const auto reserved = static_cast<std::size_t>(figures(d).reserved_bytes);
     std::size_t allocated = 0;
@@ -940,7 +943,7 @@ class torch_allocator final : public native::CUDAAllocator {
       const guard lock{mutex_};
       allocated = static_cast<std::size_t>(d.stats.allocated_bytes[every_pool].current);
     }
-    c10::reportMemoryUsageToProfiler(at, bytes, allocated, reserved, c10::Device(c10::DeviceType::CUDA, device));
+    c10::reportMemoryUsageToProfiler(ptr, bytes, allocated, reserved, c10::Device(c10::DeviceType::CUDA, device));
   }
 
   // --- without caches -----------------------------------------------------------------------------------------
@@ -950,30 +953,30 @@ class torch_allocator final : public native::CUDAAllocator {
     if (!d.limit.reserve(taken, true) && !(give_back_idle(d) && d.limit.reserve(taken, true))) {
       refuse(d, {.requested = bytes, .stream = stream, .device = device}, {});
     }
-    void* at = nullptr;
+    void* ptr = nullptr;
     try {
       const c10::cuda::CUDAGuard current{device};
-      C10_CUDA_CHECK(cudaMalloc(&at, bytes));
+      C10_CUDA_CHECK(cudaMalloc(&ptr, bytes));
       const guard lock{mutex_};
-      uncached_[at] = {device, taken};
+      uncached_[ptr] = {device, taken};
     } catch (...) {
       d.limit.release(taken);
       throw;
     }
-    return at;
+    return ptr;
   }
-  bool give_uncached(void* at) {
+  bool give_uncached(void* ptr) {
     std::pair<DeviceIndex, std::size_t> freed;
     {
       const guard lock{mutex_};
-      const auto found = uncached_.find(at);
+      const auto found = uncached_.find(ptr);
       if (found == uncached_.end()) return false;
       freed = found->second;
       uncached_.erase(found);
     }
     if (in_forked_child) return true;
     const c10::cuda::CUDAGuard current{freed.first};
-    C10_CUDA_CHECK(cudaFree(at));
+    C10_CUDA_CHECK(cudaFree(ptr));
     device_of(freed.first).limit.release(freed.second);
     return true;
   }
@@ -990,11 +993,11 @@ class torch_allocator final : public native::CUDAAllocator {
       if (found == nullptr || found->uses > 0) return;
     }
     const memory_map map = map_of(d);
-    const gpumem::statistics now = figures(d);
+    const gpumem::statistics statistics = figures(d);
     std::shared_ptr<memory_source> source;
     {
       const guard lock{mutex_};
-      static_cast<void>(statistics_of(d, now, total_blocks(map)));
+      static_cast<void>(statistics_of(d, statistics, total_blocks(map)));
       const private_pool* const found = d.pools.find(pool);
       if (found != nullptr && found->is_mem_pool && !found->is_own) d.idle_at_end[pool] = bytes_to_trim(map, pool);
       source = d.pools.end_pool(pool);
@@ -1029,63 +1032,63 @@ class torch_allocator final : public native::CUDAAllocator {
         if (pool.uses <= 0) unused.insert(id);
       }
       if (unused.empty()) return;
-      for (const auto& [at, held] : book_) {
+      for (const auto& [at, held] : live_blocks_) {
         if (held.device == device) unused.erase(held.pool);
       }
     }
     for (const MempoolId_t& id : unused) end_pool(device, id);
   }
   /// Own memory of pools that have ended, unless a capture may be under way: to wait for the GPU would spoil it.
-  void give_back_ended(device_state& d) {
+  void give_back_ended(device_state& state) {
     std::vector<std::shared_ptr<memory_source>> ended;
     {
       const guard lock{mutex_};
-      ended = d.pools.ended_sources();
+      ended = state.pools.ended_sources();
     }
     for (const auto& each : ended) static_cast<void>(each->give_back());
     const guard lock{mutex_};
-    d.pools.forget_empty();
+    state.pools.forget_empty();
   }
 
   // --- out of memory ------------------------------------------------------------------------------------------
   /// The limit has no room beside gpumem's memory.
-  static gpumem::oom_report limit_report(const device_state& d, DeviceIndex device, std::size_t bytes) {
+  static gpumem::oom_report limit_report(const device_state& state, DeviceIndex device, std::size_t bytes) {
     gpumem::oom_report report{.cause = gpumem::oom_cause::limit,
-                              .pool = std::to_string(d.logical),
-                              .policy = memory().devices()[static_cast<std::size_t>(d.logical)].policy,
+                              .pool = std::to_string(state.logical),
+                              .policy = memory().devices()[static_cast<std::size_t>(state.logical)].policy,
                               .requested_bytes = bytes,
                               .rounded_bytes = own_memory::rounded(bytes),
-                              .pool_statistics = figures(d)};
+                              .pool_statistics = figures(state)};
     const c10::cuda::CUDAGuard current{device};
     C10_CUDA_CHECK(cudaMemGetInfo(&report.device_free_bytes, &report.device_total_bytes));
     return report;
   }
   // PyTorch's own first words, which programs look for; then gpumem's report.
-  [[noreturn]] void refuse(device_state& d, const held_block& held, const refusal& why) {
+  [[noreturn]] void refuse(device_state& state, const held_block& held, const refusal& why) {
     const DeviceIndex device = held.device;
     const std::string asked = "CUDA out of memory. Tried to allocate " + format_size(held.requested);
     std::vector<native::OutOfMemoryObserver> observers;
     {
       const guard lock{mutex_};
-      ++d.stats.num_ooms;
+      ++state.stats.num_ooms;
       observers = observers_;
     }
     TORCH_CHECK_WITH(OutOfMemoryError, !why.allocator_refused, asked,
                      ". The custom allocator backing this MemPool returned nullptr. ",
                      "Check preceding allocator warnings or logs.");
     const bool has_report = why.report.cause != gpumem::oom_cause::none;
-    const gpumem::oom_report report = has_report ? why.report : limit_report(d, device, held.requested);
-    const block_totals blocks = total_blocks(map_of(d));
+    const gpumem::oom_report report = has_report ? why.report : limit_report(state, device, held.requested);
+    const block_totals blocks = total_blocks(map_of(state));
     history_.record(
         {TraceEntry::OOM, device, report.device_free_bytes, held.requested, held.stream, held.pool, held.context});
     // Idle memory of a pool serves only that pool: as native, it counts as allocated.
     std::uint64_t allocated = blocks.pool_bytes - blocks.pool_live_bytes;
     {
       const guard lock{mutex_};
-      allocated += static_cast<std::uint64_t>(d.stats.allocated_bytes[every_pool].current);
+      allocated += static_cast<std::uint64_t>(state.stats.allocated_bytes[every_pool].current);
     }
-    const std::uint64_t reserved = report.pool_statistics.reserved_bytes + d.own_bytes();
-    const std::uint64_t limit = d.limit.bytes();
+    const std::uint64_t reserved = report.pool_statistics.reserved_bytes + state.own_bytes();
+    const std::uint64_t limit = state.limit.bytes();
     if (c10::memoryProfilingEnabled()) {
       c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(held.requested), allocated, reserved,
                                        c10::Device(c10::DeviceType::CUDA, device));
@@ -1109,13 +1112,13 @@ class torch_allocator final : public native::CUDAAllocator {
 
   // --- the history ----------------------------------------------------------------------------------------------
   template <typename Entry>
-  void annotate(const void* at, const std::string& metadata) {
+  void annotate(const void* ptr, const std::string& metadata) {
     if (!history_.is_watched()) return;
     context_ptr context = history_.context_for(RecordContext::ALLOC);
-    const std::optional<held_block> held = find_block(at);
-    TORCH_CHECK(held, "gpumem: no live allocation begins at ", at);
+    const std::optional<held_block> held = find_block(ptr);
+    TORCH_CHECK(held, "gpumem: no live allocation begins at ", ptr);
     if constexpr (requires { Entry::ANNOTATE; }) {
-      history::event told = event_of(Entry::ANNOTATE, const_cast<void*>(at), *held, std::move(context));
+      history::event told = event_of(Entry::ANNOTATE, const_cast<void*>(ptr), *held, std::move(context));
       told.metadata = &metadata;
       history_.record(std::move(told));
     }
@@ -1177,7 +1180,7 @@ class torch_allocator final : public native::CUDAAllocator {
   std::deque<device_state> devices_;
   mutable std::mutex mutex_;  // guards the members below, and parts of device_state
   std::map<void*, std::pair<DeviceIndex, std::size_t>> uncached_;  // taken while it was switched off
-  ska::flat_hash_map<void*, held_block> book_;
+  ska::flat_hash_map<void*, held_block> live_blocks_;
   std::vector<native::OutOfMemoryObserver> observers_;
   std::mutex ipc_mutex_;
   std::map<std::string, std::weak_ptr<void>> opened_;
@@ -1189,8 +1192,8 @@ torch_allocator& only() {
   return *made;
 }
 
-void delete_block(void* at) {
-  if (at != nullptr) only().raw_delete(at);
+void delete_block(void* ptr) {
+  if (ptr != nullptr) only().raw_delete(ptr);
 }
 
 /// Null, or what `step` throws. The text lives until the next call.

@@ -28,7 +28,7 @@ class gpumem_memory final : public memory_source {
   /// `logical` is the device of gpumem's that serves the requests. A pool has regions of its own.
   gpumem_memory(int logical, bool of_pool) : logical_{logical}, of_pool_{of_pool} {}
 
-  void* take(const memory_request& asked, refusal& why) override {
+  void* allocate_block(const memory_request& asked, refusal& why) override {
     gpumem::request r{.bytes = asked.bytes, .stream = {asked.stream}, .device = logical_, .place = asked.place};
     r.reports_capture_end = true;
     for (;;) {
@@ -44,15 +44,15 @@ class gpumem_memory final : public memory_source {
   /// gpumem gives a pool's request new memory, too, where there is some.
   void* take_idle(const memory_request& asked) override {
     refusal why;
-    return take(asked, why);
+    return allocate_block(asked, why);
   }
-  void give(void* at) noexcept override { memory().deallocate(at); }
-  void record_use(void* at, device_stream user) override {
-    const gpumem::status noted = memory().record_use(at, {user.handle});
+  void free_block(void* ptr) noexcept override { memory().deallocate(ptr); }
+  void record_use(void* ptr, device_stream user) override {
+    const gpumem::status noted = memory().record_use(ptr, {user.handle});
     TORCH_CHECK(noted.ok(), "gpumem: record_stream: ", noted.message());
   }
-  [[nodiscard]] segment_range segment_around(const void* at) const override {
-    const gpumem::result<gpumem::block_info> found = memory().describe(at);
+  [[nodiscard]] segment_range segment_around(const void* ptr) const override {
+    const gpumem::result<gpumem::block_info> found = memory().describe(ptr);
     TORCH_CHECK(found.ok(), "gpumem: ", found.why().message());
     return {reinterpret_cast<void*>(found->segment_begin), found->segment_bytes};
   }
@@ -103,12 +103,12 @@ class gpumem_memory final : public memory_source {
 
  private:
   /// A cache may answer first, with a block of that size elsewhere; a larger alignment bypasses it.
-  static gpumem::result<void*> allocate_exact(gpumem::request r) {
-    gpumem::result<void*> got = memory().try_allocate(r);
-    if (got && *got != reinterpret_cast<void*>(r.place)) {
+  static gpumem::result<void*> allocate_exact(gpumem::request request) {
+    gpumem::result<void*> got = memory().try_allocate(request);
+    if (got && *got != reinterpret_cast<void*>(request.place)) {
       memory().deallocate(*got);
-      r.alignment = 2 * gpumem::block_granularity;
-      got = memory().try_allocate(r);
+      request.alignment = 2 * gpumem::block_granularity;
+      got = memory().try_allocate(request);
     }
     return got;
   }
@@ -143,8 +143,8 @@ class shared_limit {
 
   void set(std::uint64_t limit) {
     const std::lock_guard lock{mutex_};
-    const gpumem::result<gpumem::limit_result> now = apply(limit, reserved_);
-    TORCH_CHECK(now.ok(), "gpumem: ", now.why().message());
+    const gpumem::result<gpumem::limit_result> applied = apply(limit, reserved_);
+    TORCH_CHECK(applied.ok(), "gpumem: ", applied.why().message());
     limit_ = limit;
   }
   /// False if the bytes do not fit beside gpumem's memory. With `gives_back` that returns idle segments first, which
@@ -154,11 +154,11 @@ class shared_limit {
     const std::uint64_t wanted = reserved_ + bytes;
     if (wanted > limit_) return false;
     if (!gives_back) {
-      const gpumem::result<gpumem::statistics> now = memory().stats(logical_);
-      if (!now || now->reserved_bytes + wanted > limit_) return false;
+      const gpumem::result<gpumem::statistics> statistics = memory().stats(logical_);
+      if (!statistics || statistics->reserved_bytes + wanted > limit_) return false;
     }
-    const gpumem::result<gpumem::limit_result> now = apply(limit_, wanted);
-    if (now && now->reserved_bytes + wanted <= limit_) {
+    const gpumem::result<gpumem::limit_result> applied = apply(limit_, wanted);
+    if (applied && applied->reserved_bytes + wanted <= limit_) {
       reserved_ = wanted;
       return true;
     }

@@ -62,15 +62,15 @@ class memory_source {
   virtual ~memory_source() = default;
 
   /// A block, or null if there is no memory for it; `why` then says more. Throws on any other error.
-  virtual void* take(const memory_request& asked, refusal& why) = 0;
+  virtual void* allocate_block(const memory_request& asked, refusal& why) = 0;
   /// A block from idle memory, without new segments; null if there is none.
   virtual void* take_idle(const memory_request& asked) = 0;
   /// Frees a block. A tensor's deleter calls this, so it never throws, also within a capture.
-  virtual void give(void* at) noexcept = 0;
+  virtual void free_block(void* ptr) noexcept = 0;
   /// States that work on `user` uses the block: after its free it is reusable only when that work is done.
-  virtual void record_use(void* at, device_stream user) = 0;
+  virtual void record_use(void* ptr, device_stream user) = 0;
   /// The segment that the address lies in. Throws if there is none.
-  [[nodiscard]] virtual segment_range segment_around(const void* at) const = 0;
+  [[nodiscard]] virtual segment_range segment_around(const void* ptr) const = 0;
   virtual void describe(memory_map& map, const pool_id& pool) const = 0;
   /// Gives idle memory away: to the other requests of the GPU, or to its allocator. True if there was any. Requires
   /// that no capture is under way and that no graph may write the memory.

@@ -33,11 +33,11 @@ class segment_supplier {
   /// Reserves bytes of the GPU's limit; false if they do not fit.
   virtual bool reserve(std::size_t bytes) = 0;
   virtual void release(std::size_t bytes) noexcept = 0;
-  virtual void* take(std::size_t bytes, cudaStream_t stream) = 0;
-  virtual void give(void* at) = 0;
+  virtual void* allocate_segment(std::size_t bytes, cudaStream_t stream) = 0;
+  virtual void free_segment(void* ptr) = 0;
   /// Called after a segment came, and before one goes.
-  virtual void came(void* at, std::size_t bytes, cudaStream_t stream) = 0;
-  virtual void going(void* at, std::size_t bytes, cudaStream_t stream) = 0;
+  virtual void came(void* ptr, std::size_t bytes, cudaStream_t stream) = 0;
+  virtual void going(void* ptr, std::size_t bytes, cudaStream_t stream) = 0;
 };
 
 /// While one lives, no call of this thread invalidates a capture, unless it names a capturing stream.
@@ -56,23 +56,23 @@ class relaxed_capture_mode {
 class current_gpu {
  public:
   explicit current_gpu(int device) noexcept {
-    if (cudaGetDevice(&before_) != cudaSuccess || before_ == device) return;
+    if (cudaGetDevice(&previous_) != cudaSuccess || previous_ == device) return;
     changed_ = cudaSetDevice(device) == cudaSuccess;
   }
   current_gpu(const current_gpu&) = delete;
   current_gpu& operator=(const current_gpu&) = delete;
   ~current_gpu() {
-    if (changed_) static_cast<void>(cudaSetDevice(before_));
+    if (changed_) static_cast<void>(cudaSetDevice(previous_));
   }
 
  private:
-  int before_ = 0;
+  int previous_ = 0;
   bool changed_ = false;
 };
 
 /// False for a stream whose state cannot be asked, as well: the legacy stream beside a capturing one, a destroyed one.
 inline bool captures_nothing(const device_stream& stream) noexcept {
-  const current_gpu here{stream.device};
+  const current_gpu current{stream.device};
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream.handle, &status) == cudaSuccess) return status == cudaStreamCaptureStatusNone;
   static_cast<void>(cudaGetLastError());
@@ -100,7 +100,7 @@ class own_memory final : public memory_source {
   struct piece {
     std::size_t bytes = 0;
     std::size_t requested = 0;
-    state is = state::cached;
+    state block_state = state::cached;
     std::list<stream_use> uses{};
     std::size_t pending = 0;           // uses in the queues
     free_set::node_type index_node{};  // for `free_`, unless the piece is in it: a free needs no host memory
@@ -136,19 +136,19 @@ class own_memory final : public memory_source {
     }
   }
 
-  void* take(const memory_request& asked, refusal& why) override {
+  void* allocate_block(const memory_request& asked, refusal& why) override {
     if (asked.place != 0) throw std::invalid_argument{"a MemPool with an allocator of its own gives no exact address"};
-    if (void* const at = take_idle(asked); at != nullptr) return at;
+    if (void* const ptr = take_idle(asked); ptr != nullptr) return ptr;
     const std::size_t bytes = rounded(asked.bytes);
     const std::size_t whole = segment_bytes(bytes);
     if (!supplier_->reserve(whole)) return nullptr;
     char* begin = nullptr;
     try {
-      begin = static_cast<char*>(supplier_->take(whole, asked.stream));
+      begin = static_cast<char*>(supplier_->allocate_segment(whole, asked.stream));
       why.allocator_refused = begin == nullptr;
       if (begin != nullptr) add(begin, whole, bytes, asked);
     } catch (...) {
-      if (begin != nullptr) supplier_->give(begin);
+      if (begin != nullptr) supplier_->free_segment(begin);
       supplier_->release(whole);
       throw;
     }
@@ -159,7 +159,7 @@ class own_memory final : public memory_source {
     try {
       supplier_->came(begin, whole, asked.stream);
     } catch (...) {
-      give(begin);
+      free_block(begin);
       throw;
     }
     return begin;
@@ -171,14 +171,14 @@ class own_memory final : public memory_source {
     return carve(rounded(asked.bytes), asked);
   }
 
-  void give(void* at) noexcept override {
+  void free_block(void* ptr) noexcept override {
     const guard lock{mutex_};
-    const auto [owner, found] = find(at);
-    if (owner == nullptr || found->second.is != state::live) return;
+    const auto [owner, found] = find(ptr);
+    if (owner == nullptr || found->second.block_state != state::live) return;
     piece& block = found->second;
     block.pending = block.uses.size();
     if (block.pending == 0) return free(*owner, found);
-    block.is = state::fenced;
+    block.block_state = state::fenced;
     while (!block.uses.empty()) {
       std::list<stream_use>& queue = block.uses.front().queue->freed;
       queue.splice(queue.end(), block.uses, block.uses.begin());
@@ -186,24 +186,24 @@ class own_memory final : public memory_source {
     }
   }
 
-  void record_use(void* at, device_stream user) override {
+  void record_use(void* ptr, device_stream user) override {
     const guard lock{mutex_};
-    const auto [owner, found] = find(at);
+    const auto [owner, found] = find(ptr);
     if (owner == nullptr || user == device_stream{device_, owner->stream}) return;
     std::list<stream_use>& uses = found->second.uses;
     stream_queue& queue = queues_.try_emplace(user, stream_queue{user, {}}).first->second;
     if (std::ranges::any_of(uses, [&](const stream_use& each) { return each.queue == &queue; })) return;
-    uses.push_back({&queue, at, nullptr});
+    uses.push_back({&queue, ptr, nullptr});
   }
 
-  segment_range segment_around(const void* at) const override {
+  segment_range segment_around(const void* ptr) const override {
     const guard lock{mutex_};
-    auto after = segments_.upper_bound(static_cast<char*>(const_cast<void*>(at)));
-    if (after == segments_.begin() || std::prev(after)->first + std::prev(after)->second.bytes <= at) {
+    auto next = segments_.upper_bound(static_cast<char*>(const_cast<void*>(ptr)));
+    if (next == segments_.begin() || std::prev(next)->first + std::prev(next)->second.bytes <= ptr) {
       throw std::invalid_argument{"the address lies in no segment of the MemPool"};
     }
-    --after;
-    return {after->first, after->second.bytes};
+    --next;
+    return {next->first, next->second.bytes};
   }
 
   void describe(memory_map& map, const pool_id& pool) const override {
@@ -217,9 +217,9 @@ class own_memory final : public memory_source {
       for (const auto& [at, block] : each.pieces) {
         made.view.blocks.push_back({.begin = reinterpret_cast<gpumem::address>(at),
                                     .bytes = block.bytes,
-                                    .requested_bytes = block.is == state::live ? block.requested : 0,
+                                    .requested_bytes = block.block_state == state::live ? block.requested : 0,
                                     .stream = {each.stream},
-                                    .is = block.is});
+                                    .is = block.block_state});
       }
     }
   }
@@ -233,7 +233,7 @@ class own_memory final : public memory_source {
       for (auto each = segments_.begin(); each != segments_.end();) {
         const auto next = std::next(each);
         const auto first = each->second.pieces.begin();
-        if (each->second.pieces.size() == 1 && first->second.is == state::cached) {
+        if (each->second.pieces.size() == 1 && first->second.block_state == state::cached) {
           first->second.index_node = free_.extract(key_of(each->second, first));
           idle.insert(segments_.extract(each));
         }
@@ -251,7 +251,7 @@ class own_memory final : public memory_source {
     for (const auto& [begin, each] : idle) {
       try {
         supplier_->going(begin, each.bytes, each.stream);
-        supplier_->give(begin);
+        supplier_->free_segment(begin);
       } catch (...) {
         failed = std::current_exception();
       }
@@ -267,28 +267,28 @@ class own_memory final : public memory_source {
   [[nodiscard]] bool is_empty() const noexcept override { return bytes_ == 0; }
 
  private:
-  static free_key key_of(const segment& owner, std::map<char*, piece>::const_iterator at) {
-    return {owner.stream, at->second.bytes, at->first};
+  static free_key key_of(const segment& owner, std::map<char*, piece>::const_iterator position) {
+    return {owner.stream, position->second.bytes, position->first};
   }
   static free_set::node_type new_node() {
-    free_set one{free_key{}};
-    return one.extract(one.begin());
+    free_set nodes{free_key{}};
+    return nodes.extract(nodes.begin());
   }
 
   bool synchronize() const noexcept {
     const relaxed_capture_mode relaxed;
-    const current_gpu here{device_};
+    const current_gpu current{device_};
     if (cudaDeviceSynchronize() == cudaSuccess) return true;
     static_cast<void>(cudaGetLastError());
     return false;
   }
 
   // --- with the lock ------------------------------------------------------------------------------------------
-  piece_place find(void* at) {
-    auto owner = segments_.upper_bound(static_cast<char*>(at));
+  piece_place find(void* ptr) {
+    auto owner = segments_.upper_bound(static_cast<char*>(ptr));
     if (owner == segments_.begin()) return {nullptr, {}};
     --owner;
-    const auto found = owner->second.pieces.find(static_cast<char*>(at));
+    const auto found = owner->second.pieces.find(static_cast<char*>(ptr));
     if (found == owner->second.pieces.end()) return {nullptr, {}};
     return {&owner->second, found};
   }
@@ -313,42 +313,43 @@ class own_memory final : public memory_source {
   void* carve(std::size_t bytes, const memory_request& asked) {
     const auto best = free_.lower_bound({asked.stream, bytes, nullptr});
     if (best == free_.end() || std::get<0>(*best) != asked.stream) return nullptr;
-    char* const at = std::get<2>(*best);
-    const auto [owner, found] = find(at);
+    char* const begin = std::get<2>(*best);
+    const auto [owner, found] = find(begin);
     piece& block = found->second;
     if (const std::size_t rest = block.bytes - bytes; rest != 0) {
       free_set::node_type spare = new_node();
-      owner->pieces.emplace(at + bytes, piece{rest});
+      owner->pieces.emplace(begin + bytes, piece{rest});
       block.index_node = free_.extract(best);
-      spare.value() = {owner->stream, rest, at + bytes};
+      spare.value() = {owner->stream, rest, begin + bytes};
       free_.insert(std::move(spare));
     } else {
       block.index_node = free_.extract(best);
     }
     block.bytes = bytes;
     block.requested = asked.bytes;
-    block.is = state::live;
-    return at;
+    block.block_state = state::live;
+    return begin;
   }
 
   /// Merges the piece with its free neighbours.
-  void free(segment& owner, std::map<char*, piece>::iterator at) noexcept {
-    free_set::node_type node = std::move(at->second.index_node);
-    at->second.is = state::cached;
-    if (const auto next = std::next(at); next != owner.pieces.end() && next->second.is == state::cached) {
+  void free(segment& owner, std::map<char*, piece>::iterator position) noexcept {
+    free_set::node_type node = std::move(position->second.index_node);
+    position->second.block_state = state::cached;
+    if (const auto next = std::next(position);
+        next != owner.pieces.end() && next->second.block_state == state::cached) {
       free_.erase(key_of(owner, next));
-      at->second.bytes += next->second.bytes;
+      position->second.bytes += next->second.bytes;
       owner.pieces.erase(next);
     }
-    if (at != owner.pieces.begin()) {
-      if (const auto before = std::prev(at); before->second.is == state::cached) {
+    if (position != owner.pieces.begin()) {
+      if (const auto before = std::prev(position); before->second.block_state == state::cached) {
         free_.erase(key_of(owner, before));
-        before->second.bytes += at->second.bytes;
-        owner.pieces.erase(at);
-        at = before;
+        before->second.bytes += position->second.bytes;
+        owner.pieces.erase(position);
+        position = before;
       }
     }
-    node.value() = key_of(owner, at);
+    node.value() = key_of(owner, position);
     free_.insert(std::move(node));
   }
 
@@ -356,7 +357,7 @@ class own_memory final : public memory_source {
   static bool record(stream_use& use) noexcept {
     const relaxed_capture_mode relaxed;
     if (!captures_nothing(use.queue->stream)) return false;
-    const current_gpu here{use.queue->stream.device};
+    const current_gpu current{use.queue->stream.device};
     if (cudaEventCreateWithFlags(&use.done, cudaEventDisableTiming) == cudaSuccess) {
       if (cudaEventRecord(use.done, use.queue->stream.handle) == cudaSuccess) return true;
       static_cast<void>(cudaEventDestroy(std::exchange(use.done, nullptr)));

@@ -102,39 +102,40 @@ class pool_table {
   }
 
   // --- when memory leaves a pool --------------------------------------------------------------------------------
-  [[nodiscard]] bool may_be_written_by_graph(const pool_id& id, const private_pool& p) const {
-    if (!p.is_mem_pool) return true;  // of graphs alone
-    if (!p.captured) return false;
+  [[nodiscard]] bool may_be_written_by_graph(const pool_id& id, const private_pool& pool) const {
+    if (!pool.is_mem_pool) return true;  // of graphs alone
+    if (!pool.captured) return false;
     if (!captures_are_told) return true;
     const auto is_other = [](std::thread::id each) { return each != std::this_thread::get_id(); };
-    if (std::ranges::any_of(p.released_by, is_other)) return true;
-    const auto entered = std::ranges::count_if(routes_, [&](const route& r) { return r.pool == id && !r.captures; });
-    return p.uses > entered + (p.object_alive ? 1 : 0);
+    if (std::ranges::any_of(pool.released_by, is_other)) return true;
+    const auto entered =
+        std::ranges::count_if(routes_, [&](const route& each) { return each.pool == id && !each.captures; });
+    return pool.uses > entered + (pool.object_alive ? 1 : 0);
   }
   /// Sources whose idle memory may leave its pool before a request is refused. While a capture may be under way, the
   /// allocator of a MemPool cannot take memory back.
   [[nodiscard]] std::vector<std::shared_ptr<memory_source>> sources_to_give_back() const {
     const bool captures = may_capture();
-    std::vector<std::shared_ptr<memory_source>> out = ended_sources();
+    std::vector<std::shared_ptr<memory_source>> sources = ended_sources();
     for (const auto& [id, p] : pools_) {
-      if (p.source && !(captures && p.is_own) && !may_be_written_by_graph(id, p)) out.push_back(p.source);
+      if (p.source && !(captures && p.is_own) && !may_be_written_by_graph(id, p)) sources.push_back(p.source);
     }
-    return out;
+    return sources;
   }
   [[nodiscard]] std::vector<ended_pool> lenders() const {
-    std::vector<ended_pool> out;
+    std::vector<ended_pool> pools;
     for (const auto& [id, p] : pools_) {
-      if (p.use_on_oom && p.source && !may_be_written_by_graph(id, p)) out.emplace_back(id, p);
+      if (p.use_on_oom && p.source && !may_be_written_by_graph(id, p)) pools.emplace_back(id, p);
     }
-    return out;
+    return pools;
   }
   /// Memory of MemPools with an allocator of their own that have ended, some of it still in tensors. None while a
   /// capture may be under way.
   [[nodiscard]] std::vector<std::shared_ptr<memory_source>> ended_sources() const {
-    std::vector<std::shared_ptr<memory_source>> out;
-    if (may_capture()) return out;
-    for (const ended_pool& each : ended_) out.push_back(each.second.source);
-    return out;
+    std::vector<std::shared_ptr<memory_source>> sources;
+    if (may_capture()) return sources;
+    for (const ended_pool& each : ended_) sources.push_back(each.second.source);
+    return sources;
   }
   void forget_empty() {
     std::erase_if(ended_, [](const ended_pool& each) { return each.second.source->is_empty(); });
@@ -150,12 +151,12 @@ class pool_table {
   }
 
   [[nodiscard]] std::vector<std::pair<pool_id, std::shared_ptr<memory_source>>> sources() const {
-    std::vector<std::pair<pool_id, std::shared_ptr<memory_source>>> out;
+    std::vector<std::pair<pool_id, std::shared_ptr<memory_source>>> entries;
     for (const auto& [id, p] : pools_) {
-      if (p.source) out.emplace_back(id, p.source);
+      if (p.source) entries.emplace_back(id, p.source);
     }
-    for (const auto& [id, p] : ended_) out.emplace_back(id, p.source);
-    return out;
+    for (const auto& [id, p] : ended_) entries.emplace_back(id, p.source);
+    return entries;
   }
 
  private:

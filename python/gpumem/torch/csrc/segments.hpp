@@ -73,22 +73,22 @@ class segment_table {
   /// The entries of these addresses, cut to them, which leave the table.
   std::vector<map::value_type> remove(std::size_t begin, std::size_t bytes) {
     const std::size_t end = begin + bytes;
-    std::vector<map::value_type> out;
+    std::vector<map::value_type> removed;
     const guard lock{mutex_};
-    auto at = entries_.upper_bound(begin);
-    if (at != entries_.begin() && std::prev(at)->second.end > begin) --at;
-    while (at != entries_.end() && at->first < end) {
-      const auto [first, found] = *at;
-      at = entries_.erase(at);
+    auto position = entries_.upper_bound(begin);
+    if (position != entries_.begin() && std::prev(position)->second.end > begin) --position;
+    while (position != entries_.end() && position->first < end) {
+      const auto [first, found] = *position;
+      position = entries_.erase(position);
       entry going = found;
       if (first < begin) entries_.emplace(first, found).first->second.end = begin;
       if (found.end > end) {
         entries_.emplace(end, found);
         going.end = end;
       }
-      out.emplace_back(std::max(first, begin), std::move(going));
+      removed.emplace_back(std::max(first, begin), std::move(going));
     }
-    return out;
+    return removed;
   }
   [[nodiscard]] map entries() const {
     const guard lock{mutex_};
@@ -96,9 +96,9 @@ class segment_table {
   }
   /// The entry that the address lies in; null if there is none.
   static const entry* around(const map& entries, std::size_t address) {
-    const auto after = entries.upper_bound(address);
-    if (after == entries.begin()) return nullptr;
-    const entry& found = std::prev(after)->second;
+    const auto next = entries.upper_bound(address);
+    if (next == entries.begin()) return nullptr;
+    const entry& found = std::prev(next)->second;
     return address < found.end ? &found : nullptr;
   }
 

@@ -24,8 +24,8 @@ struct segment_piece {
 /// Calls `call` for each piece.
 template <typename Call>
 void each_piece(const memory_map& map, const Call& call) {
-  const auto pool_of = [&](const gpumem::block_view& b) {
-    const auto known = map.pool_of_region.find(b.region);
+  const auto pool_of = [&](const gpumem::block_view& block) {
+    const auto known = map.pool_of_region.find(block.region);
     return known != map.pool_of_region.end() ? known->second : no_pool;
   };
   for (const gpumem::segment_view& s : map.shared) {
@@ -47,8 +47,8 @@ void each_piece(const memory_map& map, const Call& call) {
   }
 }
 
-inline bool is_active(const gpumem::block_view& b) {
-  return b.is == gpumem::block_view::state::live || b.is == gpumem::block_view::state::fenced;
+inline bool is_active(const gpumem::block_view& block) {
+  return block.is == gpumem::block_view::state::live || block.is == gpumem::block_view::state::fenced;
 }
 
 /// Figures that only a walk over all blocks gives.
@@ -60,9 +60,9 @@ struct block_totals {
   std::map<pool_id, std::size_t> bytes_by_pool{};
 };
 inline block_totals total_blocks(const memory_map& map) {
-  block_totals out;
+  block_totals totals;
   each_piece(map, [&](const segment_piece& piece) {
-    ++out.pieces;
+    ++totals.pieces;
     const bool alone = piece.end - piece.begin == 1;
     std::size_t bytes = 0, live = 0;
     for (const gpumem::block_view* b = piece.begin; b != piece.end; ++b) {
@@ -70,27 +70,27 @@ inline block_totals total_blocks(const memory_map& map) {
       if (b->is == gpumem::block_view::state::live) {
         live += b->bytes;
       } else if (b->is == gpumem::block_view::state::fenced) {
-        ++out.fenced;
-        out.fenced_bytes += b->bytes;
+        ++totals.fenced;
+        totals.fenced_bytes += b->bytes;
       } else if (!alone) {
-        ++out.split;
-        out.split_bytes += b->bytes;
+        ++totals.split;
+        totals.split_bytes += b->bytes;
       }
     }
     if (piece.pool == no_pool) return;
-    out.bytes_by_pool[piece.pool] += bytes;
-    out.pool_bytes += bytes;
-    out.pool_live_bytes += live;
+    totals.bytes_by_pool[piece.pool] += bytes;
+    totals.pool_bytes += bytes;
+    totals.pool_live_bytes += live;
   });
-  return out;
+  return totals;
 }
 
 /// Bytes to trim once a pool has ended, so that its idle segments leave the cache: those in which nothing else lies,
 /// and idle pages. The largest segments go first; 0 if a larger one than all of these is idle as well, which would go
 /// in their place.
 inline std::uint64_t bytes_to_trim(const memory_map& map, const pool_id& pool) {
-  const auto is_of_pool = [&](const gpumem::block_view& b) {
-    const auto known = map.pool_of_region.find(b.region);
+  const auto is_of_pool = [&](const gpumem::block_view& block) {
+    const auto known = map.pool_of_region.find(block.region);
     return known != map.pool_of_region.end() && known->second == pool;
   };
   std::uint64_t bytes = 0, largest_other = 0;
@@ -134,10 +134,10 @@ template <typename BlockContext>
 std::vector<c10::CachingDeviceAllocator::SegmentInfo> segment_infos(const memory_map& map, c10::DeviceIndex device,
                                                                     const segment_table::map& segments,
                                                                     const BlockContext& context_of_block) {
-  std::vector<c10::CachingDeviceAllocator::SegmentInfo> out;
+  std::vector<c10::CachingDeviceAllocator::SegmentInfo> infos;
   std::vector<std::tuple<pool_id, std::uint64_t, std::size_t>> came;
   each_piece(map, [&](const segment_piece& piece) {
-    c10::CachingDeviceAllocator::SegmentInfo& info = out.emplace_back();
+    c10::CachingDeviceAllocator::SegmentInfo& info = infos.emplace_back();
     info.device = device;
     info.address = piece.begin->begin;
     info.stream = piece.begin->stream.handle;
@@ -162,7 +162,7 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> segment_infos(const memory
       if (block.active) info.active_size += b->bytes;
     }
   });
-  std::ranges::sort(out, {}, &c10::CachingDeviceAllocator::SegmentInfo::address);
-  number_segments(out, std::move(came));
-  return out;
+  std::ranges::sort(infos, {}, &c10::CachingDeviceAllocator::SegmentInfo::address);
+  number_segments(infos, std::move(came));
+  return infos;
 }

@@ -19,8 +19,8 @@ inline constexpr std::size_t every_pool = static_cast<std::size_t>(c10::CachingA
 inline constexpr std::size_t large_pool = static_cast<std::size_t>(c10::CachingAllocator::StatType::LARGE_POOL);
 inline constexpr std::array stat_types{every_pool, large_pool};
 
-inline void observe(stat& counter, std::size_t now) {
-  const auto value = static_cast<std::int64_t>(now);
+inline void observe(stat& counter, std::size_t sample) {
+  const auto value = static_cast<std::int64_t>(sample);
   if (value >= counter.current)
     counter.increase(static_cast<std::size_t>(value - counter.current));
   else
