@@ -40,7 +40,7 @@ bool context_order::cover(arena_lock& lock) {
 }
 
 void context_order::wait_for_records(arena_lock& lock) const {
-  state_.context_records.wait_for_none(lock);
+  state_.calls.context_records.wait_for_none(lock);
   const unlocked_section waits{lock};
   records_.wait_for_none();
 }

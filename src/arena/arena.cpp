@@ -226,11 +226,11 @@ void arena::wait_for_calls(capture_effect effect, std::optional<std::uint64_t> s
     }
   }
   if (effect == capture_effect::foreign) {
-    state_.context_records.wait_for_none(lock);
+    state_.calls.context_records.wait_for_none(lock);
     return;
   }
-  state_.host_waits.wait_for_none(lock);
-  state_.give_backs.wait_for_none(lock);
+  state_.calls.host_waits.wait_for_none(lock);
+  state_.calls.give_backs.wait_for_none(lock);
   context_order_.wait_for_records(lock);
 }
 

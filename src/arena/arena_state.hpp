@@ -103,6 +103,14 @@ class [[nodiscard]] step_result {
   block_index block_ = no_block;
 };
 
+/// Driver calls that threads make without the lock.
+struct calls_in_flight {
+  blocking_calls host_waits;       ///< for fences
+  blocking_calls give_backs;       ///< of segments and pages, and pages that move
+  blocking_calls records;          ///< of fences, which block while a queue is full
+  blocking_calls context_records;  ///< of fences of the whole context, which no capture survives
+};
+
 struct arena_state {
   arena_state(device& device, const arena_config& configuration, cache_client& client, std::unique_ptr<policy> policy,
               arena_mutex& guard);
@@ -121,10 +129,7 @@ struct arena_state {
   page_rules rules GPUMEM_GUARDED_BY(under_arena_lock);
   best_fit fits GPUMEM_GUARDED_BY(under_arena_lock);
   growth_gate gate GPUMEM_GUARDED_BY(under_arena_lock);
-  blocking_calls host_waits GPUMEM_GUARDED_BY(under_arena_lock);       ///< for fences
-  blocking_calls give_backs GPUMEM_GUARDED_BY(under_arena_lock);       ///< of segments and pages, and pages that move
-  blocking_calls records GPUMEM_GUARDED_BY(under_arena_lock);          ///< of fences, which block while a queue is full
-  blocking_calls context_records GPUMEM_GUARDED_BY(under_arena_lock);  ///< of those that no capture survives
+  calls_in_flight calls GPUMEM_GUARDED_BY(under_arena_lock);
   /// Of segments that left the heap, and that the driver has not taken back yet, or never will.
   std::uint64_t in_transit_bytes GPUMEM_GUARDED_BY(under_arena_lock) = 0;
   /// The counters; the bytes are filled in when asked.
@@ -136,7 +141,7 @@ struct arena_state {
   [[nodiscard]] pool_view view() const GPUMEM_UNDER_LOCK;
   /// Another thread is in a driver call that may bring memory: it grows, gives back, or records a fence.
   [[nodiscard]] bool in_flight() const noexcept GPUMEM_UNDER_LOCK {
-    return gate.taken() || give_backs.any() || records.any() || context_records.any();
+    return gate.taken() || calls.give_backs.any() || calls.records.any() || calls.context_records.any();
   }
   /// How long the request may still wait. Its time begins with the first call.
   [[nodiscard]] const wait_deadline& deadline_of(pending_request& request) const {

@@ -39,7 +39,7 @@ void fence_calls::record(arena_lock& lock) {
     const bool overtaken = state_.streams.captures() > captures;
     std::optional<fence> recorded;
     if (!overtaken && state_.streams.begin_handle_call(f)) {
-      blocking_calls& records = f.apart ? state_.records : state_.context_records;
+      blocking_calls& records = f.apart ? state_.calls.records : state_.calls.context_records;
       const result<fence> made = records.run_unlocked(lock, [&] { return state_.streams.record_on_device(f); });
       if (made) recorded = *made;
       state_.streams.end_handle_call(f);
@@ -64,8 +64,8 @@ bool fence_calls::order_one(arena_lock& lock, owner_id waiter, fence_index fence
   const tracked_fence tracked = state_.streams.tracked(fence);
   if (tracked.status != tracked_fence::state::pending) return tracked.status == tracked_fence::state::done;
   const stream_ref stream = state_.streams[waiter].stream;
-  const status made =
-      state_.records.run_unlocked(lock, [&] { return state_.own_device.wait_stream(stream, tracked.device_fence); });
+  const status made = state_.calls.records.run_unlocked(
+      lock, [&] { return state_.own_device.wait_stream(stream, tracked.device_fence); });
   if (made) ++state_.counts.device_waits;
   return made.ok();
 }
@@ -96,7 +96,7 @@ step_result fence_calls::wait_for_any(arena_lock& lock, const held_fences& held,
   const auto changed = [&] { return state_.mutex.generation() != generation; };
   const std::uint64_t began_ns = flight_time_ns();
   const result<bool> done =
-      state_.host_waits.run_unlocked(lock, [&] { return state_.own_device.wait_any(pending, left_ns, changed); });
+      state_.calls.host_waits.run_unlocked(lock, [&] { return state_.own_device.wait_any(pending, left_ns, changed); });
   if (done.code() == errc::host_failure) return step_result::outcome::nothing;
   ++state_.counts.host_waits;
   state_.note(slow_event::host_waited, flight_time_ns() - began_ns);

@@ -83,7 +83,7 @@ oom_diagnosis diagnose(const arena_state& state, const pending_request& request)
   }
   const std::uint64_t most = std::max(state.pool_budget.limit(), state.pool_budget.reserved());
   const bool may_fit = request.bytes <= most && state.caches.live_bytes() <= most - request.bytes;
-  if (may_fit && (state.gate.taken() || state.give_backs.any())) {
+  if (may_fit && (state.gate.taken() || state.calls.give_backs.any())) {
     return {oom_cause::pending_work, "another thread's call of the driver", state.in_transit_bytes};
   }
   if (request.limit_refused && !request.device_refused && state.pool_budget.in_group())

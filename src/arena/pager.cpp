@@ -69,8 +69,8 @@ page_manager::verdict pager::plan(const pending_request& request, const page_pla
 // needs is taken before it begins: nothing is half done where there is none.
 status pager::execute(arena_lock& lock, remap_batch& step, reservation* reserved) {
   state_.pages.begin(step);
-  status done =
-      state_.give_backs.run_unlocked(lock, [&] { return gpumem::execute(state_.own_device, step, &state_.observers); });
+  status done = state_.calls.give_backs.run_unlocked(
+      lock, [&] { return gpumem::execute(state_.own_device, step, &state_.observers); });
   const page_manager::finished made = state_.pages.finish(step);
   if (made.gone_bytes != 0) state_.pool_budget.give_back(made.gone_bytes);
   state_.counts.mapped_pages += made.mapped_pages;
@@ -167,7 +167,7 @@ bool pager::undo_stranded(arena_lock& lock, bool may_unmap) {
   while (!state_.pages.stranded().empty()) {
     if (!may_unmap || state_.streams.captures() != 0) return false;
     const mapped_run run = state_.pages.stranded().back();
-    const returned_runs done = state_.give_backs.run_unlocked(lock, [&] {
+    const returned_runs done = state_.calls.give_backs.run_unlocked(lock, [&] {
       return return_runs(state_.own_device, {&run, 1});
     });
     state_.pages.finish_stranded(done);
@@ -183,8 +183,8 @@ std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, pag
     const std::vector<mapped_run> going = state_.pages.take_longest_idle(bytes - returned, keep);
     if (going.empty()) break;
     const std::uint64_t size = going.back().begin + going.back().bytes - going.front().begin;
-    const returned_runs done =
-        state_.give_backs.run_unlocked(lock, [&] { return return_runs(state_.own_device, going, &state_.observers); });
+    const returned_runs done = state_.calls.give_backs.run_unlocked(
+        lock, [&] { return return_runs(state_.own_device, going, &state_.observers); });
     if (!done.why) {
       log_if_possible([&] {
         return fmt::format("pool {}: {} of {} that were to go are {}, the driver did not take them back: {}",

@@ -22,7 +22,7 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes, const 
     const address going = state_.blocks.segments()[best].begin;
     state_.blocks.remove_segment(best);
     state_.in_transit_bytes += most;
-    const status taken = state_.give_backs.run_unlocked(lock, [&] {
+    const status taken = state_.calls.give_backs.run_unlocked(lock, [&] {
       state_.observers.removing(going, most, false);
       return state_.own_device.free(going);
     });
