@@ -1,4 +1,4 @@
-/// Prints the README's table of variables from options.def.
+/// Prints docs/settings.md's table of variables from options.def.
 #include <cstdio>
 
 #include "gpumem/settings.hpp"

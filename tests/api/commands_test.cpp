@@ -1,6 +1,7 @@
 /// Runs the commands of the documents: every line of a code block that begins with gpumem_bench, gpumem advise or
-/// gpumem plan, in a temporary folder with a small trace under the documents' name for it. Also runs the README's
-/// scripts/bench lines, with that trace instead of all of them, and without those that need a GPU or minutes.
+/// gpumem plan, in a temporary folder with a small trace under the documents' name for it. Also runs the
+/// scripts/bench lines of bench/README.md, with that trace instead of all of them, and without those that need a GPU or
+/// minutes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -38,15 +39,16 @@ std::vector<command> commands() {
   return out;
 }
 
-/// The README's lines that begin with ./scripts/bench, without their comments.
-std::vector<command> readme_commands() {
+/// The lines of bench/README.md that begin with ./scripts/bench, without their comments.
+std::vector<command> bench_commands() {
   const std::string script = "./scripts/bench ";
   std::vector<command> out;
-  std::istringstream lines{tree::text("README.md")};
+  std::istringstream lines{tree::text("bench/README.md")};
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with(script)) continue;
     line = line.substr(script.size(), line.find('#') - script.size());
     if (line.find("cuda:") != std::string::npos || line.starts_with("latency")) continue;
+    if (line.starts_with("generate") || line.starts_with("sweep") || line.starts_with("merge")) continue;
     if (line.find("--baseline") != std::string::npos) continue;  // covered by tests/unit/bench/cli_test.cpp
     if (line.find_first_not_of(' ') == std::string::npos) line = "compare";
     if (line.starts_with("claims")) {
@@ -54,7 +56,7 @@ std::vector<command> readme_commands() {
     } else if (line.find("--trace") == std::string::npos && line.find("--workload") == std::string::npos) {
       line += " --trace run.csv.gz";
     }
-    out.push_back({"README.md", "gpumem_bench " + line});
+    out.push_back({"bench/README.md", "gpumem_bench " + line});
   }
   return out;
 }
@@ -120,8 +122,8 @@ TEST(commands, of_the_documents_run) {
   expect_to_run(all);
 }
 
-TEST(commands, of_the_readme_run) {
-  const std::vector<command> all = readme_commands();
+TEST(commands, of_the_bench_run) {
+  const std::vector<command> all = bench_commands();
   EXPECT_GE(all.size(), 7U);
   expect_to_run(all);
 }

@@ -33,8 +33,8 @@ std::string generated(const char* file, const std::string& marker) {
   return text.substr(from + begin.size(), to - from - begin.size());
 }
 
-TEST(readme, option_table_is_the_generated_one) {
-  EXPECT_EQ(generated("README.md", "options"), option_table_markdown()) << "run scripts/update_option_table";
+TEST(settings_page, has_the_generated_option_table) {
+  EXPECT_EQ(generated("docs/settings.md", "options"), option_table_markdown()) << "run scripts/update_option_table";
 }
 
 TEST(documents, policy_tables_are_the_generated_ones) {
@@ -65,27 +65,28 @@ TEST(documents, tables_of_peers_are_those_of_the_recorded_figures) {
   fs::remove_all(folder);
 }
 
-TEST(readme, names_every_option_in_its_table) {
-  const std::string readme = tree::text("README.md");
+TEST(settings_page, names_every_option) {
+  const std::string page = tree::text("docs/settings.md");
   ASSERT_FALSE(option_table().empty());
   for (const option_row& row : option_table()) {
-    EXPECT_NE(readme.find(std::string{row.variable}), std::string::npos) << row.variable;
+    EXPECT_NE(page.find(std::string{row.variable}), std::string::npos) << row.variable;
   }
 }
 
-TEST(readme, shows_the_basic_example_as_it_is) {
-  EXPECT_NE(tree::text("README.md").find("```cpp\n" + tree::text("examples/basic.cpp") + "```\n"), std::string::npos)
-      << "copy examples/basic.cpp into README.md";
+TEST(readme, has_at_most_120_lines) {
+  const std::string readme = tree::text("README.md");
+  EXPECT_LE(std::count(readme.begin(), readme.end(), '\n'), 120);
 }
 
-TEST(readme, shows_the_first_cuda_program_as_it_is) {
-  const std::string program = "```cuda\n" + tree::text("examples/first.cu") + "```\n";
-  for (const char* document : {"README.md", "docs/use/cuda.md"}) {
-    EXPECT_NE(tree::text(document).find(program), std::string::npos) << "copy examples/first.cu into " << document;
-  }
+TEST(documents, show_the_first_programs_as_they_are) {
+  const std::string page = tree::text("docs/use/cuda.md");
+  EXPECT_NE(page.find("```cuda\n" + tree::text("examples/first.cu") + "```\n"), std::string::npos)
+      << "copy examples/first.cu into docs/use/cuda.md";
+  EXPECT_NE(page.find("```cpp\n" + tree::text("examples/basic.cpp") + "```\n"), std::string::npos)
+      << "copy examples/basic.cpp into docs/use/cuda.md";
 }
 
-TEST(readme, the_basic_example_is_twelve_lines_of_program) {
+TEST(documents, the_basic_example_is_twelve_lines_of_program) {
   std::istringstream text{tree::text("examples/basic.cpp")};
   int lines = 0;
   for (std::string line; std::getline(text, line);) lines += line.empty() || line.starts_with("//") ? 0 : 1;

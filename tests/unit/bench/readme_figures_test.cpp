@@ -39,7 +39,7 @@ std::map<std::string, std::map<std::string, std::string>> cells_of(const json& r
 
 TEST(readme_figures, are_what_compare_prints) {
   const test_folder folder;
-  const std::string readme = content_of("README.md");
+  const std::string readme = content_of("bench/README.md");
   const auto cells = cells_of(results_of(folder, "compare --policy growth --policy caching"));
   EXPECT_EQ(cells.size(), 5U);
   for (const auto& [trace, of] : cells) {
@@ -61,14 +61,14 @@ TEST(readme_figures, of_the_baselines_are_what_compare_prints) {
   for (const json& r : results) {
     row += fmt::format(" {:.3f} ({:.0f}) |", r["utilization"].get<double>(), r["modelled_device_ms"].get<double>());
   }
-  EXPECT_THAT(content_of("README.md"), testing::HasSubstr(row + "\n"));
+  EXPECT_THAT(content_of("bench/README.md"), testing::HasSubstr(row + "\n"));
 }
 #endif
 
 TEST(readme_figures, are_what_fit_prints) {
   const test_folder folder;
   const json results = results_of(folder, "fit --policy grab_all --trace bench/traces/serve.csv.gz");
-  const std::string readme = content_of("README.md");
+  const std::string readme = content_of("bench/README.md");
   const std::size_t row = readme.find("\n| serve | ");
   ASSERT_NE(row, std::string::npos);
   EXPECT_THAT(readme.substr(row, readme.find('\n', row + 1) - row),
