@@ -1,4 +1,4 @@
-// The file's lines are `count pid command: first cause`, as the preloaded library writes them (oom_notes.cpp).
+// The file's lines are `count pid command: first cause`, as the preloaded library writes them (oom_log.cpp).
 #include "oom_summary.hpp"
 
 #include <fmt/format.h>

@@ -15,16 +15,16 @@
 #include <filesystem>
 #include <fstream>
 
+#include "busy_wait_detector.hpp"
 #include "cards.hpp"
 #include "command_file.hpp"
 #include "host_memory.hpp"
 #include "kept_status.hpp"
 #include "print_error.hpp"
+#include "quiescence_detector.hpp"
 #include "rank_watch.hpp"
 #include "run_processes.hpp"
-#include "settling.hpp"
 #include "shared_cards.hpp"
-#include "spinning.hpp"
 #include "temporary_folder.hpp"
 #include "text.hpp"
 #include "units.hpp"

@@ -30,7 +30,7 @@ struct simulated_setup {
   bool referee = false;           ///< who uses what is followed, in Python by operations
   bool output_to_stderr = false;  ///< the program's, where standard output is for the result
   /// A program that reads values and takes no more memory for that long is ended; 0: none is. Where it is not the
-  /// default, so is one that only waits for a value of a kernel (spinning.hpp).
+  /// default, so is one that only waits for a value of a kernel (busy_wait_detector.hpp).
   double settle_s = default_settle_s;
   std::vector<std::string> command;
 };

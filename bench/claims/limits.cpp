@@ -9,7 +9,7 @@
 
 #include "bits.hpp"
 #include "card.hpp"
-#include "ledger.hpp"
+#include "process_budget.hpp"
 #include "random_numbers.hpp"
 
 namespace gpumem::bench {

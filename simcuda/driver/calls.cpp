@@ -1,7 +1,7 @@
 // Counts the calls of each driver function, and injects planned failures.
 #include <algorithm>
 
-#include "world.hpp"
+#include "driver_state.hpp"
 
 namespace gpumem::simcuda {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "keep_report.hpp"
 #include "python_line.hpp"
 #include "run_record.hpp"
-#include "shared_turn.hpp"
+#include "run_recorder.hpp"
+#include "shared_cards_lock.hpp"
 #include "value_marks.hpp"
 #include "values.hpp"
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "world.hpp"
+#include "driver_state.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 

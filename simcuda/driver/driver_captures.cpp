@@ -2,8 +2,8 @@
 // launch does all of it on one stream.
 #include <algorithm>
 
+#include "driver_state.hpp"
 #include "values.hpp"
-#include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 

@@ -6,10 +6,10 @@
 #include <memory>
 #include <string>
 
+#include "driver_state.hpp"
 #include "driver_table.hpp"
-#include "keep_report.hpp"
-#include "shared_turn.hpp"
-#include "world.hpp"
+#include "run_recorder.hpp"
+#include "shared_cards_lock.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <iterator>
 
-#include "keep_report.hpp"
+#include "driver_state.hpp"
+#include "run_recorder.hpp"
 #include "values.hpp"
-#include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 

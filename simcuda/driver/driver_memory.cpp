@@ -1,10 +1,10 @@
 // The double's functions about memory: plain, pinned, mapped.
 #include <cstring>
 
-#include "keep_report.hpp"
-#include "shared_turn.hpp"
+#include "driver_state.hpp"
+#include "run_recorder.hpp"
+#include "shared_cards_lock.hpp"
 #include "values.hpp"
-#include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "world.hpp"
+#include "driver_state.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 

@@ -2,8 +2,8 @@
 // with the null stream meaning the calling thread's own stream.
 #include <cstring>
 
+#include "driver_state.hpp"
 #include "driver_table.hpp"
-#include "world.hpp"
 
 // The newest headers no longer declare it.
 extern "C" CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*,

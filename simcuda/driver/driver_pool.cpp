@@ -3,9 +3,9 @@
 #include <cstring>
 #include <map>
 
-#include "keep_report.hpp"
-#include "shared_turn.hpp"
-#include "world.hpp"
+#include "driver_state.hpp"
+#include "run_recorder.hpp"
+#include "shared_cards_lock.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 

@@ -4,10 +4,10 @@
 #include <iterator>
 #include <string>
 
-#include "keep_report.hpp"
-#include "shared_turn.hpp"
+#include "driver_state.hpp"
+#include "run_recorder.hpp"
+#include "shared_cards_lock.hpp"
 #include "values.hpp"
-#include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 

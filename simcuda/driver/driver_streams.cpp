@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "keep_report.hpp"
+#include "driver_state.hpp"
+#include "run_recorder.hpp"
 #include "values.hpp"
-#include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "keep_report.hpp"
-#include "world.hpp"
+#include "driver_state.hpp"
+#include "run_recorder.hpp"
 
 namespace gpumem::simcuda {
 namespace {

@@ -3,7 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "keep_report.hpp"
+#include "run_recorder.hpp"
 
 extern "C" {
 

@@ -6,9 +6,9 @@
 #include <mutex>
 
 #include "control.h"
-#include "keep_report.hpp"
+#include "driver_state.hpp"
+#include "run_recorder.hpp"
 #include "value_marks.hpp"
-#include "world.hpp"
 
 namespace gpumem::simcuda {
 namespace {

@@ -11,9 +11,9 @@
 #include <span>
 #include <vector>
 
-#include "all_work.hpp"
 #include "arena_state.hpp"
-#include "planned_requests.hpp"
+#include "context_order.hpp"
+#include "plan_executor.hpp"
 #include "pool_capture.hpp"
 
 namespace gpumem {
@@ -54,7 +54,8 @@ class arena {
   status graph_release(std::uint64_t graph);
   /// `graph_release` closes it.
   std::uint64_t open_region(stream_ref stream, std::uint64_t key);
-  /// From here on `all` stands for everything that the device is given (all_work.hpp). Once, before the first request.
+  /// From here on `all` stands for everything that the device is given (context_order.hpp). Once, before the first
+  /// request.
   status stand_for_all_work(stream_ref all);
   void on_out_of_memory(const oom_callback& callback);
   /// Needs no lock.

@@ -16,7 +16,7 @@
 #include "gpumem/statistics.hpp"
 #include "guarded_policy.hpp"
 #include "heap.hpp"
-#include "paged_backing.hpp"
+#include "page_manager.hpp"
 #include "segment_observers.hpp"
 #include "stream_holds.hpp"
 #include "stream_order.hpp"

@@ -10,7 +10,8 @@
 #include <memory>
 #include <optional>
 
-#include "arena_below.hpp"
+#include "cache_registry.hpp"
+#include "cache_source.hpp"
 #include "depot.hpp"
 #include "event_history.hpp"
 #include "gpumem/device.hpp"
@@ -18,7 +19,6 @@
 #include "pair_watch.hpp"
 #include "pointer_map.hpp"
 #include "retention.hpp"
-#include "thread_caches.hpp"
 
 namespace gpumem {
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "arena_below.hpp"
+#include "cache_source.hpp"
 #include "stream_cache.hpp"
 
 namespace gpumem {

@@ -1,7 +1,7 @@
 // What one thread keeps of one pool: freed blocks by stream and exact size, to be had again without a lock.
 //
 // A cache is touched by its thread between `enter` and `leave`, and by whoever holds the pool's lock and has stopped it
-// (thread_caches.hpp); its own thread, under the lock, need not stop it. Blocks in it are out of the heap, and their
+// (cache_registry.hpp); its own thread, under the lock, need not stop it. Blocks in it are out of the heap, and their
 // slots (pointer_map.hpp) say `cache`. What it keeps of each stream is in stream_cache.hpp.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 #include "asymmetric_fence.hpp"
 #include "block_ids.hpp"
-#include "frees_aside.hpp"
+#include "deferred_frees.hpp"
 #include "pointer_map.hpp"
 #include "stream_cache.hpp"
 

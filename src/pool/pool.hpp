@@ -43,8 +43,8 @@ class pool final : private cache_source, private cache_client {
   }
   /// Without the lock: true where this thread's cache took the block.
   [[nodiscard]] bool free_to_cache(address pointer, const free_args& stated) noexcept;
-  /// Without the lock: true where this thread has set aside a free behind all work of the device (all_work.hpp); else
-  /// `release_block` is to be asked.
+  /// Without the lock: true where this thread has set aside a free behind all work of the device (context_order.hpp);
+  /// else `release_block` is to be asked.
   [[nodiscard]] bool free_behind_all_work(address pointer) noexcept;
 
   /// What the policy takes ahead of demand, taken now (`arena::open`).

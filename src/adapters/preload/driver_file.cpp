@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "gpumem/settings.hpp"
+#include "is_preloaded.hpp"
 #include "log.hpp"
 #include "process_settings.hpp"
-#include "sees.hpp"
 #include "trusted_path.hpp"
 #include "visible_now.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "sees.hpp"
+#include "is_preloaded.hpp"
 
 /// Called before anything in the process is set up, maybe by a sanitizer.
 #define GPUMEM_BEFORE_EVERYTHING __attribute__((no_sanitize("address", "thread", "undefined")))

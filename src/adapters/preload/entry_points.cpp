@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "passed_on.hpp"
+#include "forwarded_call.hpp"
 
 namespace gpumem::preload {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "accounts.hpp"
 #include "nvml.hpp"
+#include "process_accounting.hpp"
 #include "served.hpp"
 #include "trusted_path.hpp"
 

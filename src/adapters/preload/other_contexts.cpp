@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "accounts.hpp"
 #include "driver_calls.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "job_budget.hpp"
 #include "log.hpp"
+#include "process_accounting.hpp"
 #include "process_settings.hpp"
 
 namespace gpumem::preload {

@@ -5,7 +5,7 @@
 // primary context is first allocated in, the device's own account takes over. Any thread.
 #pragma once
 
-#include "serving.hpp"
+#include "device_registry.hpp"
 
 namespace gpumem::preload {
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
+#include "device_registry.hpp"
 #include "gpumem/policy.hpp"
+#include "is_preloaded.hpp"
 #include "job_budget.hpp"
 #include "log.hpp"
-#include "sees.hpp"
-#include "serving.hpp"
 
 namespace gpumem::preload {
 namespace {

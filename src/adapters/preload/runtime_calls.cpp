@@ -3,7 +3,7 @@
 // that libraries do with it stay as they are, so streams and captures are asked for (GPUMEM_STREAM_IDS=query).
 //
 // The results are those of the runtime: the driver's errors that can occur here have the same numbers there.
-#include "sees.hpp"
+#include "is_preloaded.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {

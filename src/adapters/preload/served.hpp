@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "serving.hpp"
+#include "device_registry.hpp"
 
 namespace gpumem::preload {
 

@@ -1,6 +1,6 @@
-// What gives counted memory back (accounts.hpp).
-#include "accounts.hpp"
+// What gives counted memory back (process_accounting.hpp).
 #include "driver_calls.hpp"
+#include "process_accounting.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {

@@ -1,7 +1,7 @@
 // What ends, begins or takes memory with it: streams, captures, contexts, the program's choice of a pool.
-#include "accounts.hpp"
 #include "driver_calls.hpp"
 #include "other_contexts.hpp"
+#include "process_accounting.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {

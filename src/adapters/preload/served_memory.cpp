@@ -9,10 +9,10 @@
 #include "checked_mutex.hpp"
 #include "driver_calls.hpp"
 #include "driver_file.hpp"
+#include "forwarded_call.hpp"
+#include "is_preloaded.hpp"
 #include "log.hpp"
-#include "oom_notes.hpp"
-#include "passed_on.hpp"
-#include "sees.hpp"
+#include "oom_log.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "accounts.hpp"
 #include "checked_mutex.hpp"
 #include "driver_calls.hpp"
 #include "gpumem/policy.hpp"
 #include "log.hpp"
 #include "other_contexts.hpp"
+#include "process_accounting.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "checked_mutex.hpp"
+#include "device_registry.hpp"
 #include "hold_captures.hpp"
-#include "serving.hpp"
 
 namespace gpumem::preload {
 namespace {

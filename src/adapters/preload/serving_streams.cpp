@@ -4,9 +4,9 @@
 #include <shared_mutex>
 #include <unordered_map>
 
+#include "device_registry.hpp"
 #include "driver_calls.hpp"
-#include "sees.hpp"
-#include "serving.hpp"
+#include "is_preloaded.hpp"
 
 namespace gpumem::preload {
 namespace {

@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "follower.hpp"
 #include "fuzzed.hpp"
 #include "plan_file.hpp"
+#include "plan_matcher.hpp"
 #include "problem_file.hpp"
 
 using namespace gpumem;

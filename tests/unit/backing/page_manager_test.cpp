@@ -1,5 +1,5 @@
 // Plans and records of a paged segment over a heap and a simulated device, without streams and without a lock.
-#include "paged_backing.hpp"
+#include "page_manager.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Where a plan puts a request, over a heap made by hand.
-#include "planned.hpp"
+#include "plan_cursor.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

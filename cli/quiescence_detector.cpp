@@ -1,4 +1,4 @@
-#include "settling.hpp"
+#include "quiescence_detector.hpp"
 
 namespace gpumem::cli {
 

@@ -1,4 +1,4 @@
-#include "paged_backing.hpp"
+#include "page_manager.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "ledger.hpp"
+#include "process_budget.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "serving.hpp"
+#include "device_registry.hpp"
 
 #include <fmt/format.h>
 
@@ -10,19 +10,19 @@
 #include <utility>
 #include <vector>
 
-#include "accounts.hpp"
 #include "behind_all_work.hpp"
 #include "checked_mutex.hpp"
 #include "driver_calls.hpp"
 #include "first_use.hpp"
 #include "gpumem/cuda_device.hpp"
+#include "is_preloaded.hpp"
 #include "job_budget.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
 #include "other_contexts.hpp"
+#include "process_accounting.hpp"
 #include "process_settings.hpp"
 #include "published_figures.hpp"
-#include "sees.hpp"
 #include "served.hpp"
 #include "shared_folder.hpp"
 

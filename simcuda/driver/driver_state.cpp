@@ -1,4 +1,4 @@
-#include "world.hpp"
+#include "driver_state.hpp"
 
 #include <pthread.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "gpumem/settings.hpp"
-#include "keep_report.hpp"
+#include "run_recorder.hpp"
 
 namespace gpumem::simcuda {
 namespace {

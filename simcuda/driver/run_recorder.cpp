@@ -1,4 +1,4 @@
-#include "keep_report.hpp"
+#include "run_recorder.hpp"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -13,10 +13,10 @@
 #include <optional>
 #include <string>
 
+#include "driver_state.hpp"
 #include "job_rank.hpp"
 #include "python_line.hpp"
 #include "run_record.hpp"
-#include "world.hpp"
 
 namespace gpumem::simcuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "sees.hpp"
+#include "is_preloaded.hpp"
 
 namespace gpumem::preload {
 const bool is_preloaded = true;

@@ -1,4 +1,4 @@
-#include "follower.hpp"
+#include "plan_matcher.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "prices.hpp"
+#include "call_size.hpp"
 
 namespace gpumem::preload {
 namespace {

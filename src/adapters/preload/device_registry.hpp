@@ -17,7 +17,7 @@
 #include "entry_points.hpp"
 #include "gpumem/allocator.hpp"
 #include "gpumem/device.hpp"
-#include "ledger.hpp"
+#include "process_budget.hpp"
 
 namespace gpumem {
 struct cuda_driver;

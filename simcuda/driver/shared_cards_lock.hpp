@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "world.hpp"
+#include "driver_state.hpp"
 
 namespace gpumem::simcuda {
 

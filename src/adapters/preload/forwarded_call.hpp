@@ -1,16 +1,16 @@
 // What is the driver's to do: called there, and once more when it runs out of memory while gpumem has some idle.
 //
 // A counted call is entered in its device's account first and taken back where it fails; after a measured one, what the
-// driver has taken is deducted (accounts.hpp).
+// driver has taken is deducted (process_accounting.hpp).
 #pragma once
 
 #include <mutex>
 
-#include "accounts.hpp"
+#include "device_registry.hpp"
 #include "entry_points.hpp"
-#include "oom_notes.hpp"
+#include "oom_log.hpp"
 #include "other_contexts.hpp"
-#include "serving.hpp"
+#include "process_accounting.hpp"
 
 namespace gpumem::preload {
 

@@ -1,4 +1,4 @@
-#include "planned_requests.hpp"
+#include "plan_executor.hpp"
 
 #include <fmt/format.h>
 

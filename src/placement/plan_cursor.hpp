@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "follower.hpp"
 #include "heap.hpp"
+#include "plan_matcher.hpp"
 
 namespace gpumem {
 

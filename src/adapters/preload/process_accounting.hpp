@@ -6,8 +6,8 @@
 
 #include <shared_mutex>
 
-#include "ledger.hpp"
-#include "prices.hpp"
+#include "call_size.hpp"
+#include "process_budget.hpp"
 #include "process_settings.hpp"
 
 namespace gpumem::preload {

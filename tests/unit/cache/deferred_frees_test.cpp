@@ -1,4 +1,4 @@
-#include "frees_aside.hpp"
+#include "deferred_frees.hpp"
 
 #include <gtest/gtest.h>
 

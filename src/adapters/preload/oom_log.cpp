@@ -1,6 +1,6 @@
 // The file has one line a process, of fixed length, which the process writes anew each time: whatever ends it, the line
 // says how often it ran out and why at first.
-#include "oom_notes.hpp"
+#include "oom_log.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,11 +11,11 @@
 #include <fstream>
 
 #include "checked_mutex.hpp"
+#include "device_registry.hpp"
 #include "driver_file.hpp"
 #include "gpumem/settings.hpp"
 #include "log.hpp"
 #include "process_settings.hpp"
-#include "serving.hpp"
 #include "text.hpp"
 
 namespace gpumem::preload {

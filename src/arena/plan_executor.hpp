@@ -8,7 +8,7 @@
 #pragma once
 
 #include "oom_ladder.hpp"
-#include "planned.hpp"
+#include "plan_cursor.hpp"
 
 namespace gpumem {
 

@@ -1,4 +1,4 @@
-#include "thread_caches.hpp"
+#include "cache_registry.hpp"
 
 #include <sched.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "accounts.hpp"
+#include "process_accounting.hpp"
 
 #include <algorithm>
 #include <array>

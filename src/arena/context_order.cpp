@@ -1,4 +1,4 @@
-#include "all_work.hpp"
+#include "context_order.hpp"
 
 #include "without_exceptions.hpp"
 

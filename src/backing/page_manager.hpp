@@ -1,6 +1,6 @@
 // The pages of a heap's paged segments: what is missing behind a place is made new, or moved there from idle memory.
 //
-// It plans steps, and takes into account what they did; the driver calls in between (page_step.hpp) are the caller's,
+// It plans steps, and takes into account what they did; the driver calls in between (remap_batch.hpp) are the caller's,
 // without its lock. It knows no streams: the caller says whether pages may be unmapped, and whether fences are worth
 // asking. Pages move from idle blocks only. Runs on their way belong to nobody (`lost_bytes`). The arena's lock guards
 // it.
@@ -15,7 +15,7 @@
 #include "heap.hpp"
 #include "page_map.hpp"
 #include "page_place.hpp"
-#include "page_step.hpp"
+#include "remap_batch.hpp"
 
 namespace gpumem {
 

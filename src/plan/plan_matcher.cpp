@@ -1,5 +1,5 @@
 /// If the same few requests occur several times in a plan, the next occurrence after the current position counts.
-#include "follower.hpp"
+#include "plan_matcher.hpp"
 
 #include <algorithm>
 

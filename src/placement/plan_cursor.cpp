@@ -1,4 +1,4 @@
-#include "planned.hpp"
+#include "plan_cursor.hpp"
 
 #include <algorithm>
 #include <new>

@@ -1,4 +1,4 @@
-#include "page_step.hpp"
+#include "remap_batch.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "spinning.hpp"
+#include "busy_wait_detector.hpp"
 
 #include <unistd.h>
 
