@@ -81,7 +81,7 @@ class block_cache {
   /// keep it: the caller returns it to the arena.
   bool keep(thread_cache& mine, slot_index slot, const cached_stream& stream, std::uint64_t bytes,
             unsigned segment_class);
-  /// Returns the block that any thread keeps for a repeating pair. Called before the arena serves a request or takes a
+  /// Returns the block of a repeating pair, if a thread keeps one. Called before the arena serves a request or takes a
   /// block back.
   void return_pair(const thread_cache* mine) noexcept;
   /// Hands the thread's deferred batches over to the arena: the complete ones, or `all`.

@@ -147,10 +147,10 @@ class stream_order {
   static constexpr std::uint32_t frees_a_batch = 16;
   static constexpr std::uint64_t bytes_a_batch = std::uint64_t{1} << 20;
   /// Called when the program names the slot's stream, so that its handle is valid. Reserves a fence on the stream if
-  /// its frees are a batch (of `batch_bytes` here) and another stream is known. Does nothing for a stream that captures
-  /// or whose handle is known to be valid. The caller records the fence before it releases the lock for anything else.
-  /// `was_asked`: this call has queried the stream's id; otherwise the handle may be a later stream's, and the device
-  /// is queried.
+  /// its frees are a batch (of `batch_bytes` here) and, unless `batch_bytes` is given, another stream is known. Does
+  /// nothing for a stream that captures or whose handle is known to be valid. The caller records the fence before it
+  /// releases the lock for anything else. `was_asked`: this call has queried the stream's id; otherwise the handle may
+  /// be a later stream's, and the device is queried.
   void fence_named(owner_id owner, bool was_asked, std::uint64_t batch_bytes = bytes_a_batch) noexcept;
 
   /// Frees a live or fenced block for its owner, who may reuse it at once. Drops the block's reference to the slot.
@@ -170,9 +170,8 @@ class stream_order {
   /// The oldest fence that covers the slot's frees up to `epoch`; without one, the same as `cover(owner)`.
   result<fence_index> cover(owner_id owner, std::uint64_t epoch) noexcept;
   /// Reserves a fence behind everything the slot's stream was given so far, without recording it, because recording can
-  /// block. The caller takes it with `take_unrecorded` before the lock is given up, records it without the lock by
-  /// `record_on_device`, and reports the result to `recorded`. `lives`: the stream exists now, whatever is known of its
-  /// handle.
+  /// block. The caller takes it with `take_unrecorded` before it releases the lock, records it without the lock by
+  /// `record_on_device`, and reports the result to `recorded`. `lives`: the caller knows that the stream still exists.
   result<fence_index> record(owner_id owner, bool lives = false) noexcept;
   /// The epoch up to which `fence`, a pending fence of the slot, covers it; 0 if it is not pending there.
   [[nodiscard]] std::uint64_t epoch_of(owner_id owner, fence_index fence) const noexcept;
