@@ -1,4 +1,5 @@
-// The paths of an arena that make no driver call that can block, and what streams and captures do to it.
+// Request, stream and capture functions of the arena. They make no driver call that can block, except through its
+// parts.
 #include "arena.hpp"
 
 #include <fmt/format.h>
@@ -28,7 +29,7 @@ arena::arena(device& device, arena_config config, cache_client& client, std::uni
 
 arena::~arena() {
   if (state_.own_device.condition() != device_condition::usable)
-    return;  // the memory went with the device, or is the parent's
+    return;  // the device is gone, or its memory belongs to the parent process
   state_.pages.return_everything();
   for (const heap_segment& s : state_.blocks.segments()) {
     if (s.bytes == 0) continue;
@@ -60,7 +61,7 @@ result<pending_request> arena::prepare(const request& request, std::uint64_t rou
     return status{errc::invalid_argument,
                   fmt::format("region {} of pool {} is not open", request.region, config_.name)};
   }
-  // A region reuses freed memory at once, which only work on its own stream may do.
+  // A region reuses freed memory at once, which is safe only for work on its own stream.
   if (const stream_slot& region = state_.streams[pending.owner];
       request.region != 0 && region.origin_key != stream_key) {
     return status{
@@ -77,7 +78,7 @@ result<pending_request> arena::prepare(const request& request, std::uint64_t rou
 }
 
 result<block_index> arena::allocate(arena_lock& lock, pending_request& request) {
-  slot_reference kept{state_.streams, request.owner};  // while the lock is given up; then it stands for the block
+  slot_reference kept{state_.streams, request.owner};  // while the lock is released; then it is the block's reference
   stream_named(lock, request.stream, request.stream_key, true);
   block_index i = no_block;
   if (request.place != 0) {
@@ -101,7 +102,8 @@ result<block_index> arena::allocate(arena_lock& lock, pending_request& request) 
   return i;
 }
 
-// Nobody but the region itself gets what is free in it.
+// Carves the block at `request.place` if memory of the region or idle memory covers it. Only the region reuses its
+// memory.
 block_index arena::place_in_region(const pending_request& request) {
   const block_index first = state_.blocks.containing(request.place);
   for (block_index i = first; i != no_block && state_.blocks.at(i).state == block_state::free;
@@ -136,7 +138,7 @@ void arena::free_block(block_index index, owner_id owner) noexcept {
 }
 
 void arena::stream_named(arena_lock& lock, owner_id stream, std::uint64_t key, bool was_asked) {
-  if (state_.streams[stream].key != key) return;  // its slot ended while the lock was given up
+  if (state_.streams[stream].key != key) return;  // its slot was reused while the lock was released
   state_.streams.fence_named(stream, was_asked);
   fences_.record(lock);
 }
@@ -174,11 +176,11 @@ status arena::stream_release(std::uint64_t key) {
   state_.caches.reclaim(*o);
   state_.streams.end_stream(*o);
   fences_.record(lock);
-  wait_for_handle_calls(lock, *o, key);  // the handle is destroyed next
+  wait_for_handle_calls(lock, *o, key);  // the program destroys the handle next
   return {};
 }
 
-// Other threads may be recording fences on that stream's handle; none begins once the stream ends or captures.
+// Waits for threads that record fences on the stream's handle. No record begins once the stream ends or captures.
 void arena::wait_for_handle_calls(arena_lock& lock, owner_id stream, std::uint64_t key) {
   while (state_.streams[stream].key == key && state_.streams[stream].handle_calls != 0) {
     lock.wait_for_generation(mutex_.generation(), std::nullopt);
@@ -194,7 +196,7 @@ void arena::poll() {
 result<pool_capture> arena::capture_begin(stream_ref capture_stream, std::uint64_t key, capture_effect effect) {
   const arena_lock lock{mutex_};
   ++state_.counts.locks;
-  state_.caches.reclaim(idle_owner);  // frees of this stream's blocks go by the lock from here on
+  state_.caches.reclaim(idle_owner);  // frees of this stream's blocks take the lock from now on
   const owner_id stream = state_.streams.slot_of(capture_stream, key);
   if (const result<owner_id> graph = state_.streams.capture_begin(stream); !graph) return graph.why();
   begin_effect(effect);
@@ -210,17 +212,17 @@ pool_capture arena::capture_elsewhere(capture_effect effect) {
   return {*this, idle_owner, effect};
 }
 
-// From here on no call begins that would invalidate the capture.
+// From now on no call begins that would invalidate the capture.
 void arena::begin_effect(capture_effect effect) noexcept {
   state_.streams.begin_effect(effect);
   if (effect != capture_effect::foreign) context_order_.forbid();
-  if (effect == capture_effect::announced) mutex_.begin_generation();  // ends the waits for fences
+  if (effect == capture_effect::announced) mutex_.begin_generation();  // ends waits for fences
 }
 
 void arena::wait_for_calls(capture_effect effect, std::optional<std::uint64_t> stream_key) {
   arena_lock lock{mutex_};
   ++state_.counts.locks;
-  if (stream_key) {  // a fence that is recorded once the stream captures would be the capture's
+  if (stream_key) {  // a fence recorded once the stream captures would join the capture
     if (const std::optional<owner_id> stream = state_.streams.find(*stream_key)) {
       wait_for_handle_calls(lock, *stream, *stream_key);
     }
@@ -234,14 +236,14 @@ void arena::wait_for_calls(capture_effect effect, std::optional<std::uint64_t> s
   context_order_.wait_for_records(lock);
 }
 
-// In a forked child the pool's lock may stay locked for ever.
+// In a forked child the pool's lock may be held forever by a thread that does not exist there.
 std::uint64_t arena::capture_end(owner_id stream, capture_effect effect) noexcept {
   if (state_.own_device.condition() == device_condition::forked) return 0;
   const arena_lock lock{mutex_};
   ++state_.counts.locks;
   state_.streams.end_effect(effect);
   if (effect != capture_effect::foreign) context_order_.allow();
-  mutex_.begin_generation();  // what waited for the end goes on
+  mutex_.begin_generation();  // wakes requests that waited for the end
   return stream == idle_owner ? 0 : state_.streams.capture_end(stream);
 }
 
@@ -295,7 +297,7 @@ void arena::explain(const pending_request& request, oom_report* report) const {
 
 void arena::ask_device(arena_lock& lock, oom_report* report) const {
   const unlocked_section waits{lock};
-  // A job of one process is that process, whose own limit says the same.
+  // A job with no other process adds nothing: this process's own limit says the same.
   if (config_.group && (!config_.group->counts_measured() || config_.group->held_by_others() != 0)) {
     report->group_is_job = config_.group->counts_measured();
     report->group = config_.group->name();

@@ -1,4 +1,4 @@
-// What an arena says of itself: figures, its blocks, and the proof that nothing was lost.
+// Statistics, block views and invariant checks of the arena.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -92,7 +92,7 @@ status arena::check() const {
   const statistics s = figures();
   const std::uint64_t sum = s.live_bytes + s.cached_bytes + s.fenced_bytes + s.idle_bytes + s.leaked_bytes;
   if (sum != s.reserved_bytes) return broken("reserved bytes and the sum of the states differ", s.reserved_bytes, sum);
-  // Whoever grows has reserved what the heap does not have yet.
+  // A growing thread has reserved bytes that the heap does not have yet.
   const std::uint64_t held = state_.pool_budget.reserved();
   if (state_.gate.taken() ? held < s.reserved_bytes : held != s.reserved_bytes) {
     return broken("budget and reserved bytes differ", held, s.reserved_bytes);
@@ -103,7 +103,7 @@ status arena::check() const {
   return check_references();
 }
 
-// Every block that is out or waits for its uses names the slots of its stream and of these.
+// Each live or fenced block holds a reference to the slot of its owner and of each of its users.
 status arena::check_references() const {
   std::vector<std::uint32_t> references(state_.streams.end());
   for (const heap_segment& segment : state_.blocks.segments()) {

@@ -32,7 +32,7 @@ pool_view arena_state::view() const {
 }
 
 block_index arena_state::search(const pending_request& request) {
-  // Idle memory beside the stream's own makes one hole with it, which is worth most where holes are large.
+  // Merging idle memory into the stream's own makes larger holes, which helps large requests most.
   if (fits.takes_lowest(request.bytes) && !streams.single()) blocks.absorb_idle(request.owner);
   const free_place place = fits.find(blocks, {.owner = request.owner,
                                               .segment_class = request.segment_class,

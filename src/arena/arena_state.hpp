@@ -1,7 +1,7 @@
-// What the parts of an arena share: its heap, who may have a block when, what stands behind it, and the figures.
+// State that the parts of an arena share: heap, stream order, paging, budget, policy and counters.
 //
-// Each part (fence_calls, growth, pager, trimmer, oom_ladder, planned_requests) is a class over this, with
-// its own steps and what only it remembers. `arena` (arena.hpp) puts them together.
+// Each part (fence_calls, growth, pager, trimmer, oom_ladder, plan_executor) is a class over this state, with its own
+// steps and private members. `arena` (arena.hpp) composes them.
 #pragma once
 
 #include <memory>
@@ -37,23 +37,24 @@ struct arena_config {
   std::uint64_t free_at_start_bytes = 0;
   stream_id_mode stream_ids = stream_id_mode::query;
   stream_reuse reuse = stream_reuse::device;
-  std::shared_ptr<const plan::step_plan> plan;  ///< to be followed; may be null
+  std::shared_ptr<const plan::step_plan> plan;  ///< the plan to follow; may be null
   std::shared_ptr<group_ledger> group;          ///< a second cap, shared with other processes; may be null
   bool verbose = false;                         ///< GPUMEM_VERBOSE
-  /// The longest that one request waits on the host (GPUMEM_FREE_WAIT); 0: for no work, UINT64_MAX: for ever.
+  /// The longest time that one request waits on the host (GPUMEM_FREE_WAIT). 0: waits for no work; UINT64_MAX: no
+  /// limit.
   std::uint64_t free_wait_ns = 10'000'000'000;
 };
 
 /// The threads' caches above an arena, as the arena sees them. Called under the arena's lock.
 class cache_client {
  public:
-  /// Returns everything that they hold to the arena; false if that is nothing.
+  /// Returns everything in the caches to the arena; false if they are empty.
   virtual bool reclaim_all() = 0;
-  /// Returns that owner's blocks and ends its caches; of every owner for `idle_owner`.
+  /// Returns the owner's blocks and ends its caches; those of every owner for `idle_owner`.
   virtual void reclaim(owner_id only) = 0;
-  /// The arena has no free memory left: caches should keep less.
+  /// Tells the caches to keep less, because the arena has no free memory left.
   virtual void pressure() noexcept = 0;
-  /// What the program holds, and the most that it held.
+  /// Bytes that the program holds, and their peak.
   [[nodiscard]] virtual std::uint64_t live_bytes() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t peak_live_bytes() const noexcept = 0;
 
@@ -61,33 +62,33 @@ class cache_client {
   ~cache_client() = default;
 };
 
-/// A request on its way: what to look for, and what stood in its way.
+/// A pending request: its requirements, and the refusals so far.
 struct pending_request {
   owner_id owner = idle_owner;
-  owner_id stream = idle_owner;  ///< the slot of the stream that asks
+  owner_id stream = idle_owner;  ///< the slot of the requesting stream
   unsigned segment_class = 0;
   std::uint64_t bytes = 0;
   std::uint64_t alignment = block_granularity;
-  address place = 0;  ///< where in its region it has to lie; 0: anywhere
+  address place = 0;  ///< required address in its region; 0: anywhere
   std::uint64_t stream_key = 0;
   bool capturing = false;
   bool limit_refused = false;
   bool device_refused = false;
   status driver_error;
-  std::optional<wait_deadline> deadline;  ///< from the first look beyond what is free
+  std::optional<wait_deadline> deadline;  ///< set when the request first looks beyond free memory
 };
 
-/// What a step did for a request. A step that gave the lock up has searched since.
+/// The result of one step for a request. A step that released the lock has searched again since.
 class [[nodiscard]] step_result {
  public:
   enum class outcome : std::uint8_t {
     found,      ///< the request has its block
-    waited,     ///< something changed: look again
-    in_flight,  ///< another thread's driver call may bring memory, and the request may wait no longer
+    waited,     ///< something changed: search again
+    in_flight,  ///< another thread's driver call may bring memory, but the request may wait no longer
     nothing,
   };
   step_result(outcome value) noexcept : outcome_{value} {}  // NOLINT(google-explicit-constructor)
-  /// `no_block` is nothing.
+  /// `no_block` becomes `nothing`.
   static step_result of_search(block_index placed) noexcept {
     return placed != no_block ? step_result{placed} : outcome::nothing;
   }
@@ -105,10 +106,10 @@ class [[nodiscard]] step_result {
 
 /// Driver calls that threads make without the lock.
 struct calls_in_flight {
-  blocking_calls host_waits;       ///< for fences
-  blocking_calls give_backs;       ///< of segments and pages, and pages that move
-  blocking_calls records;          ///< of fences, which block while a queue is full
-  blocking_calls context_records;  ///< of fences of the whole context, which no capture survives
+  blocking_calls host_waits;       ///< waits for fences
+  blocking_calls give_backs;       ///< segment and page returns, and page moves
+  blocking_calls records;          ///< fence records; they block on full queues
+  blocking_calls context_records;  ///< fence records that invalidate a capture
 };
 
 struct arena_state {
@@ -119,7 +120,7 @@ struct arena_state {
   arena_mutex& mutex;
   device& own_device;
   cache_client& caches;
-  segment_observers observers;  ///< told without the lock
+  segment_observers observers;  ///< called without the lock
   budget pool_budget;
   guarded_policy pool_policy GPUMEM_GUARDED_BY(under_arena_lock);
   heap blocks GPUMEM_GUARDED_BY(under_arena_lock);
@@ -130,37 +131,38 @@ struct arena_state {
   best_fit fits GPUMEM_GUARDED_BY(under_arena_lock);
   growth_gate gate GPUMEM_GUARDED_BY(under_arena_lock);
   calls_in_flight calls GPUMEM_GUARDED_BY(under_arena_lock);
-  /// Of segments that left the heap, and that the driver has not taken back yet, or never will.
+  /// Bytes of segments that left the heap and that the driver has not taken back yet, or refused to take.
   std::uint64_t in_transit_bytes GPUMEM_GUARDED_BY(under_arena_lock) = 0;
-  /// The counters; the bytes are filled in when asked.
+  /// Counters; `arena::figures` fills in the bytes.
   statistics counts GPUMEM_GUARDED_BY(under_arena_lock);
   flight_record flight GPUMEM_GUARDED_BY(under_arena_lock);
 
-  /// Memory comes page by page.
+  /// True if memory is taken page by page.
   [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return rules.range_bytes != 0; }
   [[nodiscard]] pool_view view() const GPUMEM_UNDER_LOCK;
-  /// Another thread is in a driver call that may bring memory: it grows, gives back, or records a fence.
+  /// True while another thread's driver call may bring memory: it grows, gives back, or records a fence.
   [[nodiscard]] bool in_flight() const noexcept GPUMEM_UNDER_LOCK {
     return gate.taken() || calls.give_backs.any() || calls.records.any() || calls.context_records.any();
   }
-  /// How long the request may still wait. Its time begins with the first call.
+  /// The request's deadline; its time begins with the first call.
   [[nodiscard]] const wait_deadline& deadline_of(pending_request& request) const {
     if (!request.deadline) request.deadline.emplace(own_device, config.free_wait_ns);
     return *request.deadline;
   }
-  /// A live block among what is free for the request's owner; `no_block` where nothing fits.
+  /// Carves a live block from memory that is free for the request's owner; `no_block` if nothing fits.
   [[nodiscard]] block_index search(const pending_request& request) GPUMEM_UNDER_LOCK;
-  /// False while a capture forbids to give memory back. Asks the device for one that gpumem has not noticed, for which
-  /// the lock is given up.
+  /// False while a capture forbids giving memory back. Releases the lock to ask the device for captures that gpumem has
+  /// not noticed.
   [[nodiscard]] bool may_give_back(arena_lock& lock) const GPUMEM_UNDER_LOCK;
-  /// Keeps an event of the slow path: bytes, or nanoseconds of a wait.
+  /// Records a slow-path event; `amount` is in bytes, or in nanoseconds for a wait.
   void note(slow_event kind, std::uint64_t amount) noexcept GPUMEM_UNDER_LOCK {
     flight.note(kind, amount, pool_budget.reserved());
   }
-  /// The budget has grown by so many bytes that the pool holds now.
+  /// Counts `bytes` that the pool has just taken; the budget includes them already.
   void count_taken(std::uint64_t bytes) noexcept GPUMEM_UNDER_LOCK;
 
-  /// Makes room for the records of one segment, and asks the driver for it without the lock; that room is kept.
+  /// Makes room for one segment's records, then makes the driver call without the lock. Other threads leave that room
+  /// alone.
   template <typename Call>
   auto with_room_for_segment(arena_lock& lock, const Call& call) GPUMEM_UNDER_LOCK {
     blocks.make_room_for_segment();

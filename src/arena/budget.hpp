@@ -1,8 +1,8 @@
-// The cap: bytes a pool may hold. Reserved before the driver is asked, returned when it refuses.
+// The limit on the bytes that a pool holds. Bytes are reserved before the driver is asked, and returned if it refuses.
 //
-// Two stages: the pool's own, lock-free, and a group's where there is one, which other processes share and which takes
-// a lock of microseconds. A pool's `reserved() <= limit()` at every moment unless the limit was lowered below what was
-// already held. Rule: no path to the driver's allocating calls goes around `reserve`.
+// Two stages: the pool's own, lock-free, and its group's if it has one, which other processes share and which takes a
+// lock for microseconds. A pool's `reserved() <= limit()` at every moment unless the limit was lowered below the bytes
+// already held. Rule: every allocating driver call goes through `reserve`.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +19,15 @@ class budget {
  public:
   explicit budget(std::uint64_t limit_bytes, std::shared_ptr<shared_budget> group = nullptr) noexcept
       : limit_{limit_bytes}, group_{std::move(group)} {}
-  /// What the pool still holds goes back to its group with it.
+  /// Returns the pool's remaining bytes to its group.
   ~budget() {
     if (group_) group_->give_back(reserved());
   }
   budget(const budget&) = delete;
   budget& operator=(const budget&) = delete;
 
-  /// Takes `bytes` of what is left, or nothing. None are always to be had, even beyond a lowered limit: pages may move.
+  /// Takes all of `bytes`, or nothing. Reserving 0 bytes always succeeds, even beyond a lowered limit, because moving
+  /// pages needs no new memory.
   [[nodiscard]] bool reserve(std::uint64_t bytes) noexcept {
     if (bytes == 0) return true;
     std::uint64_t held = reserved_.load(std::memory_order_relaxed);
@@ -60,7 +61,7 @@ class budget {
   const std::shared_ptr<shared_budget> group_;
 };
 
-/// Bytes that were just reserved: given back at its end, unless `keep` was called before.
+/// Returns freshly reserved bytes when it ends, unless `keep` was called.
 class reservation {
  public:
   reservation(budget& budget, std::uint64_t bytes) noexcept : budget_{budget}, bytes_{bytes} {}
@@ -69,7 +70,7 @@ class reservation {
   }
   reservation(const reservation&) = delete;
   reservation& operator=(const reservation&) = delete;
-  /// So many are the pool's own from here on, and the rest goes back at once.
+  /// Leaves `kept_bytes` to the pool and returns the rest now.
   void keep(std::uint64_t kept_bytes) noexcept {
     if (bytes_ != kept_bytes) budget_.give_back(bytes_ - kept_bytes);
     bytes_ = 0;

@@ -7,7 +7,7 @@ namespace gpumem {
 void context_order::begin(stream_ref all, std::uint64_t key) {
   owner_ = state_.streams.slot_of(all, key);
   state_.streams[owner_].everything = true;
-  ++state_.streams[owner_].references;  // for good
+  ++state_.streams[owner_].references;  // never dropped
 }
 
 std::optional<fence> context_order::record() noexcept {
@@ -21,7 +21,7 @@ owner_id context_order::begin_batch(fence batch_fence) noexcept {
   if (!batch_fence) return owner_;
   try {
     return state_.streams.begin_batch(state_.streams[owner_].stream, batch_fence);
-  } catch (...) {  // another one is recorded when memory is wanted
+  } catch (...) {  // a later request for memory records another fence
     state_.own_device.drop(batch_fence);
     return owner_;
   }

@@ -1,9 +1,9 @@
-// Frees behind all work of the device, as a preloaded cudaFree is one: the block is free for others when everything
-// that the device was given until then is done.
+// Frees ordered behind all work of the device, as a preloaded cudaFree is: others may use the block once everything
+// submitted to the device before the free is done.
 //
-// One stream stands for all work; what is freed in its order by the lock waits for a fence of the whole context.
-// Threads set such frees aside without the lock (src/cache), record a fence behind each batch, and bring the batches
-// later: each becomes an owner of its own, so that what was enqueued after it is waited for by nobody.
+// One stream slot represents all work. A block freed through it under the lock waits for a fence on the whole context.
+// Threads also defer such frees without the lock (src/cache): they record a fence behind each batch and hand the
+// batches over later. Each batch gets an owner of its own, so its blocks do not wait for work enqueued after its fence.
 #pragma once
 
 #include "fence_calls.hpp"
@@ -14,25 +14,25 @@ class context_order {
  public:
   context_order(arena_state& state, fence_calls& fences) : state_{state}, fences_{fences} {}
 
-  /// From here on that stream stands for all work. Once.
+  /// Makes `all` the stream that represents all work. Called once.
   void begin(stream_ref all, std::uint64_t key) GPUMEM_UNDER_LOCK;
-  /// Of what is freed so; nobody where there are no such frees.
+  /// The owner of blocks freed in context order under the lock; `idle_owner` before `begin`.
   [[nodiscard]] owner_id owner() const noexcept { return owner_; }
 
-  /// Without the lock: a fence behind all work; none while something captures, or where it cannot be made.
+  /// Records a fence behind all work, without the lock. Returns none during a capture, or if recording fails.
   [[nodiscard]] std::optional<fence> record() noexcept;
-  /// The owner of a batch behind that fence, until `end_batch`; `owner()` where there is no fence, or the host is
-  /// short.
+  /// Returns an owner for the batch behind `batch_fence`, valid until `end_batch`; `owner()` if the fence is empty or
+  /// the host is out of memory.
   [[nodiscard]] owner_id begin_batch(fence batch_fence) noexcept GPUMEM_UNDER_LOCK;
   void end_batch(owner_id owner) noexcept GPUMEM_UNDER_LOCK;
-  /// A fence behind what was freed by the lock; false where none can be recorded now.
+  /// Reserves and records a fence behind the blocks freed under the lock; false if none can be recorded now.
   bool cover(arena_lock& lock) GPUMEM_UNDER_LOCK;
 
-  /// A capture begins: no further `record` is made.
+  /// A capture begins: `record` returns none until `allow`.
   void forbid() noexcept { records_.close(); }
-  /// Waits for events on the context that other threads record.
+  /// Waits until no other thread is recording an event on the context.
   void wait_for_records(arena_lock& lock) const GPUMEM_UNDER_LOCK;
-  /// It has ended.
+  /// The capture has ended.
   void allow() noexcept { records_.open(); }
 
  private:

@@ -12,7 +12,7 @@ bool fence_calls::poll(arena_lock& lock) {
   const std::uint64_t fenced_bytes = totals.fenced_bytes;
   {
     const device::calls_together row{state_.own_device};
-    state_.streams.poll();  // first: what is done on the owner's stream lets a fenced block go to everybody at once
+    state_.streams.poll();  // first: a fenced block whose owner's work is done then becomes idle at once
     state_.uses.poll();
   }
   const bool freed = totals.idle_bytes != idle_bytes || totals.fenced_bytes != fenced_bytes;
@@ -59,7 +59,7 @@ void fence_calls::order(arena_lock& lock, device_waits& waits) {
   }
 }
 
-// False where the fence has failed, or another thread has not recorded it yet.
+// False if the fence has failed, or another thread has not recorded it yet.
 bool fence_calls::order_one(arena_lock& lock, owner_id waiter, fence_index fence) {
   const tracked_fence tracked = state_.streams.tracked(fence);
   if (tracked.status != tracked_fence::state::pending) return tracked.status == tracked_fence::state::done;
@@ -71,7 +71,8 @@ bool fence_calls::order_one(arena_lock& lock, owner_id waiter, fence_index fence
 }
 
 step_result fence_calls::wait_for_any(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) {
-  // Of each stream the first fence: its later ones are not done before it. Those without an order are all asked.
+  // Wait for each stream's first fence only: its later ones complete after it. Fences without an order are all waited
+  // for.
   std::vector<fence_index> first;
   std::unordered_map<owner_id, std::size_t> first_of_stream;
   for (const fence_index f : held.all()) {
@@ -103,7 +104,7 @@ step_result fence_calls::wait_for_any(arena_lock& lock, const held_fences& held,
   {
     const device::calls_together row{state_.own_device};
     state_.streams.begin_round();
-    for (const fence_index f : first) state_.streams.ask(f);  // also learns of a fence that has failed
+    for (const fence_index f : first) state_.streams.ask(f);  // also detects failed fences
   }
   poll(lock);
   const bool timed_out = done && !*done && lock.changes_by_others() == changes_before;

@@ -1,4 +1,4 @@
-// The fences of an arena as driver calls: records and waits are made without the lock, since both can block.
+// The driver calls for an arena's fences. Records and waits release the lock, because both can block.
 #pragma once
 
 #include "arena_state.hpp"
@@ -9,20 +9,20 @@ class fence_calls {
  public:
   explicit fence_calls(arena_state& state) : state_{state} {}
 
-  /// Takes note of every fence that is done by now; while a capture is under way none is asked (`stream_order::ask`).
-  /// Records what uses still lack, for which the lock is given up. True where memory became free by it.
+  /// Updates every fence that is done by now; queries none during an announced capture (`stream_order::ask`). Records
+  /// the fences that uses still lack, for which it releases the lock. True if memory became free.
   bool poll(arena_lock& lock) GPUMEM_UNDER_LOCK;
-  /// Records the fences before free memory that are missing, if only of a little, and polls. `named` is the slot of a
-  /// stream that lives.
+  /// Records every missing fence before free memory, however little, and polls. `named` is the slot of a stream whose
+  /// handle is valid, or `idle_owner`.
   void fence_everything(arena_lock& lock, owner_id named) GPUMEM_UNDER_LOCK;
-  /// Records the fences that have a number only (`stream_order::record`): the driver blocks while the queue of a stream
-  /// is full, and that is no reason for other threads to wait. Those that a capture has overtaken are left for later.
+  /// Records reserved fences (`stream_order::record`) without the lock: the driver blocks while a stream's queue is
+  /// full, and other threads need not wait for that. A fence that a capture has overtaken fails and is recorded later.
   void record(arena_lock& lock) GPUMEM_UNDER_LOCK;
-  /// Makes the waits on the device that are missing, without the lock for the same reason; what was found under it is
-  /// to be found again. Records the fences that they need first. None is made that a capture has overtaken.
+  /// Makes the missing waits on the device, also without the lock, so the caller must search again. Records the fences
+  /// that they need first. Makes no wait that a capture has overtaken.
   void order(arena_lock& lock, device_waits& waits) GPUMEM_UNDER_LOCK;
-  /// What `take(waits)` finds for a stream that may wait on the device. It is asked again as long as it misses waits,
-  /// which are made in between.
+  /// Returns what `take(waits)` finds for a stream that may wait on the device. Calls it again while waits are missing,
+  /// and makes those in between.
   template <typename Take>
   block_index take_ordered(arena_lock& lock, owner_id waiter, const Take& take) GPUMEM_UNDER_LOCK {
     for (device_waits waits{state_.streams, waiter};; order(lock, waits)) {
@@ -31,16 +31,16 @@ class fence_calls {
     }
   }
 
-  /// Waits on the host until one of the fences is done, or a generation begins (both: `waited`). `nothing` where none
-  /// of them is pending, a capture forbids the wait, or the time is over. Fences that others still record are not
-  /// waited for.
+  /// Waits on the host until one of the fences is done or a generation begins (both: `waited`). `nothing` if none is
+  /// pending, a capture forbids the wait, or the time is over. Does not wait for fences that other threads are still
+  /// recording.
   step_result wait_for_any(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
-  /// Waits for all that was freed on that owner so far, and takes note of it.
+  /// Waits for everything freed on that owner so far, and polls.
   void wait_for_owner(arena_lock& lock, owner_id owner, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
-  /// Waits for every fence before free memory, recording those that are missing, and takes note of what is done. False
-  /// where nothing was waited for and nothing became free.
+  /// Waits for every fence before free memory, after recording the missing ones, and polls. False if it waited for
+  /// nothing and nothing became free.
   bool wait_for_all(arena_lock& lock, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
-  /// Holds every fence before memory that is free for others, or waits for uses; records those that are missing.
+  /// Holds every fence before memory that others may use or that waits for uses; records the missing ones.
   void hold_all(arena_lock& lock, held_fences* held) GPUMEM_UNDER_LOCK;
 
  private:

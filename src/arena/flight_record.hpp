@@ -1,8 +1,8 @@
-// The latest events of an arena's slow path, for out-of-memory reports and `gpumem dump`: memory taken, given back or
-// refused, waits of the host, changes of the limit.
+// The latest slow-path events of an arena, for out-of-memory reports and `gpumem dump`: memory taken, given back or
+// refused, host waits, changes of the limit.
 //
-// Always kept. Guarded by the arena's lock, which the slow path holds anyway, so a hit costs nothing. Takes its host
-// memory when it is made, and none later.
+// Always on. The arena's lock guards it, and the slow path holds that lock anyway, so a hit costs nothing. Takes all of
+// its host memory at construction.
 #pragma once
 
 #include <array>
@@ -20,23 +20,23 @@ enum class slow_event : std::uint8_t {
   pages_taken,
   pages_moved,  ///< from idle addresses to others
   pages_returned,
-  refused_by_limit,   ///< the policy's wish for memory
+  refused_by_limit,   ///< memory that the policy asked for
   refused_by_device,  ///< the same
   host_waited,        ///< for work on the device
   thread_waited,      ///< for another thread's call of the driver
-  callbacks_asked,    ///< those for out of memory
-  request_refused,    ///< the program's
+  callbacks_asked,    ///< the out-of-memory callbacks
+  request_refused,    ///< a request of the program
   limit_set,
 };
 std::string_view to_string(slow_event kind) noexcept;
 
-/// The unit of `flight_event::amount`.
+/// True if `flight_event::amount` is in nanoseconds, false if in bytes.
 [[nodiscard]] constexpr bool is_wait(slow_event kind) noexcept {
   return kind == slow_event::host_waited || kind == slow_event::thread_waited;
 }
 
 struct flight_event {
-  std::uint64_t time_ns = 0;         ///< of the steady clock
+  std::uint64_t time_ns = 0;         ///< steady clock
   std::uint64_t amount = 0;          ///< bytes, or nanoseconds of a wait
   std::uint64_t reserved_bytes = 0;  ///< of the pool, after the event
   slow_event kind = slow_event::segment_taken;
@@ -49,7 +49,7 @@ class flight_record {
   void note(slow_event kind, std::uint64_t amount, std::uint64_t reserved_bytes) noexcept;
   /// The latest `most` events, the oldest first.
   [[nodiscard]] std::vector<flight_event> latest(std::size_t most = capacity) const;
-  /// Of all events since the arena exists.
+  /// The number of events since the arena was created.
   [[nodiscard]] std::uint64_t noted() const noexcept { return noted_; }
 
  private:
@@ -57,7 +57,7 @@ class flight_record {
   std::uint64_t noted_ = 0;
 };
 
-/// Nanoseconds of the clock of `flight_event::time_ns`.
+/// The current time on the clock of `flight_event::time_ns`.
 [[nodiscard]] std::uint64_t flight_time_ns() noexcept;
 
 /// `-1.250000 s segment_taken 2097152 reserved 4194304`: the time relative to `now_ns`, waits in ns.

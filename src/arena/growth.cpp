@@ -9,7 +9,7 @@
 
 namespace gpumem {
 
-// A ticket is waited for as a lock is, also by a request that waits for no work.
+// A request waits for the ticket as for a lock, even if it may wait for no work.
 bool growth::wait_for_ticket(arena_lock& lock, pending_request& request) {
   const wait_deadline& deadline = state_.deadline_of(request);
   const std::uint64_t began_ns = flight_time_ns();
@@ -19,7 +19,7 @@ bool growth::wait_for_ticket(arena_lock& lock, pending_request& request) {
 }
 
 void growth::open(arena_lock& lock, pending_request& request) {
-  if (state_.gate.taken()) {  // whoever has the ticket opens the pool
+  if (state_.gate.taken()) {  // the thread with the ticket opens the pool
     if (wait_for_ticket(lock, request)) state_.gate.pass_on();
     return;
   }
@@ -53,7 +53,7 @@ step_result growth::grow(arena_lock& lock, pending_request& request) {
   const growth_ticket ticket{state_.gate};
   if (state_.paged()) {
     const step_result paged_in = pager_.page_in(lock, request);
-    if (state_.paged()) return paged_in;  // else the first range was refused
+    if (state_.paged()) return paged_in;  // else the first range was refused, and the pool uses segments
   }
   const std::uint64_t need = request.alignment <= block_granularity ? request.bytes : request.bytes + request.alignment;
   const std::uint64_t got = add_segment(lock, state_.pool_policy.grow(state_.view(), need), request);
@@ -61,7 +61,8 @@ step_result growth::grow(arena_lock& lock, pending_request& request) {
   return step_result::of_search(state_.search(request));
 }
 
-// Bytes of the new segment, 0 where the limit or the device refused; the request notes which. Requires the ticket.
+// Returns the new segment's bytes, or 0 if the limit or the device refused; the request notes which. Requires the
+// ticket.
 std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, pending_request& request) {
   const std::uint64_t unit = state_.own_device.info().granularity_bytes;
   const std::optional<std::uint64_t> least = checked_round_up(std::max<std::uint64_t>(ask.least_bytes, 1), unit);

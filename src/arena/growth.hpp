@@ -1,9 +1,8 @@
-// How an arena takes memory from the device: the policy says how much, the budget whether, the ticket who.
+// How an arena takes memory from the device: the policy sets the size, the budget allows it, the ticket orders threads.
 //
-// One thread grows at a time and gives up the lock while the driver works; frees go on meanwhile. Whoever finds the
-// ticket taken waits until it is returned, searches what the other thread brought, and only then grows itself. All host
-// memory that a new segment needs is taken before the driver is asked, so that what the driver gave is never without a
-// record.
+// One thread grows at a time and releases the lock while the driver works; frees continue. A thread that finds the
+// ticket taken waits for it, searches the memory that the other thread brought, and only then grows. All host memory
+// for a new segment is taken before the driver call, so memory from the driver always has a record.
 #pragma once
 
 #include "pager.hpp"
@@ -14,12 +13,11 @@ class growth {
  public:
   growth(arena_state& state, pager& pages) : state_{state}, pager_{pages} {}
 
-  /// What the policy takes ahead of demand has been asked for.
+  /// True once the pool has asked for the memory that the policy wants ahead of demand.
   [[nodiscard]] bool opened() const noexcept { return opened_; }
-  /// Asks for it, or waits for whoever does.
+  /// Asks for that memory, or waits for the thread that does.
   void open(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
-  /// Takes memory and places the request in it. `nothing` where the limit or the device refuses; the request says
-  /// which.
+  /// Takes memory and places the request in it. `nothing` if the limit or the device refuses; the request notes which.
   step_result grow(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
 
  private:

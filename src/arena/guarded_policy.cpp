@@ -12,7 +12,7 @@
 namespace gpumem {
 namespace {
 
-constexpr unsigned most_classes = 256;  // a block's record has eight bits for it
+constexpr unsigned most_classes = 256;  // a block's record stores the class in eight bits
 
 }  // namespace
 
@@ -27,7 +27,7 @@ void guarded_policy::fail(const char* function, const std::string& message) cons
   throw thrown_status{{errc::policy_failed, fmt::format("policy {}: {} {}", name_, function, message)}};
 }
 
-void guarded_policy::fail_as_thrown(const char* function) const {  // while the exception is handled
+void guarded_policy::fail_as_thrown(const char* function) const {  // called while the exception is handled
   try {
     throw;
   } catch (const std::bad_alloc&) {

@@ -1,5 +1,5 @@
-// A pool's policy, which may be the program's own: whatever one of its functions throws becomes `policy_failed`, which
-// names the policy and the function. So does an answer that no pool can use. The arena's lock guards it.
+// A pool's policy, which may be the program's own. An exception from one of its functions, or an answer that no pool
+// can use, becomes `policy_failed`, which names the policy and the function. The arena's lock guards it.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ class guarded_policy {
  public:
   guarded_policy(std::unique_ptr<policy> asked, std::string name);
 
-  // As in policy.hpp. Each throws `thrown_status` where the policy throws; std::bad_alloc is passed on.
+  // The functions of policy.hpp. Each throws `thrown_status` if the policy throws; std::bad_alloc passes through.
   segment_request first(const pool_view& view) const { return ask("first", &policy::first, view); }
   segment_request grow(const pool_view& view, std::uint64_t need) const {
     return ask("grow", &policy::grow, view, need);
@@ -30,9 +30,9 @@ class guarded_policy {
   bool gives_back(give_back why, const pool_view& view) const {
     return ask("gives_back", &policy::gives_back, why, view);
   }
-  /// Asked once, when this is made.
+  /// Queried once, at construction.
   [[nodiscard]] unsigned segment_classes() const noexcept { return classes_; }
-  /// Where there is one class, nobody is asked.
+  /// Does not call the policy if there is one class.
   [[nodiscard]] unsigned segment_class(std::uint64_t bytes) const {
     return classes_ == 1 ? 0 : class_of_several(bytes);
   }

@@ -11,18 +11,18 @@
 namespace gpumem {
 namespace {
 
-/// Neighbouring blocks that are one free block once all work on them is done.
+/// Neighbouring blocks that become one free block once all work on them is done.
 struct pending_run {
   std::uint64_t bytes = 0;
   std::uint64_t pending_bytes = 0;
-  owner_id waits_for = idle_owner;  ///< of the run's largest block that waits
+  owner_id waits_for = idle_owner;  ///< the owner that the run's largest waiting block waits for
   std::uint64_t largest = 0;
 };
 
-/// Whether the owner's free memory is for this request only after work, or after a graph, ends.
+/// Whether the request may use the owner's free memory only after work, or a graph, ends.
 bool waits(const pending_request& request, owner_id owner) { return owner != idle_owner && owner != request.owner; }
 
-/// The first run that has room for the request and has to be waited for; no bytes if there is none.
+/// The first run that fits the request and includes memory to wait for; 0 bytes if there is none.
 pending_run find_pending_run(const arena_state& state, const pending_request& request) GPUMEM_UNDER_LOCK {
   const std::uint64_t need = request.bytes + (request.alignment - block_granularity);
   for (const heap_segment& segment : state.blocks.segments()) {

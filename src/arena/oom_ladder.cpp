@@ -11,7 +11,7 @@
 namespace gpumem {
 namespace {
 
-/// A callback that keeps saying yes without freeing anything may not hold a request for ever.
+/// Bounds the retries for a callback that keeps returning true without freeing anything.
 constexpr unsigned most_callback_rounds = 16;
 
 }  // namespace
@@ -41,7 +41,7 @@ block_index oom_ladder::climb(arena_lock& lock, pending_request& request) {
       request.limit_refused = true;
     }
     if (callback_rounds++ < most_callback_rounds && ask_callbacks(lock, request.bytes)) continue;
-    // Others went on while the callbacks ran.
+    // Other threads ran during the callbacks.
     const bool changed = may_yet_be_served && lock.changes_by_others() != changes_before && deadline.left_ns() != 0;
     if (!changed) return no_block;
   }
@@ -51,7 +51,7 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
   fences_.poll(lock);
   if (const block_index i = state_.search(request); i != no_block) return step_result::of_search(i);
   if (state_.caches.reclaim_all()) {
-    fences_.poll(lock);  // deferred frees come with fences of their own
+    fences_.poll(lock);  // deferred frees bring their own fences
     if (const block_index i = state_.search(request); i != no_block) {
       state_.caches.pressure();
       return step_result::of_search(i);
@@ -70,7 +70,7 @@ step_result oom_ladder::last_resorts(arena_lock& lock, pending_request& request)
   if (state_.streams.context_events_wait()) {
     const std::uint64_t idle_bytes = state_.blocks.totals().idle_bytes;
     if (const step_result reused = reuse_other_streams(lock, request); reused.found()) return reused;
-    if (state_.paged() && state_.blocks.totals().idle_bytes > idle_bytes) {  // what is idle now may move
+    if (state_.paged() && state_.blocks.totals().idle_bytes > idle_bytes) {  // pages that became idle may move
       if (const step_result moved = growth_.grow(lock, request); moved.found()) return moved;
     }
   }
@@ -78,8 +78,8 @@ step_result oom_ladder::last_resorts(arena_lock& lock, pending_request& request)
   return return_and_grow(lock, request);
 }
 
-// False where the request cannot be served unless the program frees what it holds: what is live and asked exceeds the
-// limit, or what the pool holds and the device has left.
+// False if only a free by the program can help: live and requested bytes exceed the limit, or exceed the pool's bytes
+// plus the device's free memory.
 bool oom_ladder::may_be_served(arena_lock& lock, const pending_request& request) {
   std::uint64_t most = std::max(state_.pool_budget.limit(), state_.pool_budget.reserved());
   if (request.device_refused) {
@@ -92,7 +92,7 @@ bool oom_ladder::may_be_served(arena_lock& lock, const pending_request& request)
   return request.bytes <= most && state_.caches.live_bytes() <= most - request.bytes;
 }
 
-// Waits once. A fence that is done, and whatever another thread does, are reasons to look again.
+// Waits once. Returns `waited` when a fence is done or another thread changes anything.
 step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
   const wait_deadline& deadline = state_.deadline_of(request);
   if (deadline.left_ns() == 0) return step_result::outcome::nothing;
@@ -102,7 +102,7 @@ step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
     const std::uint64_t changes_before = lock.changes_by_others();
     held_fences held{state_.streams};
     fences_.hold_all(lock, &held);
-    // What became known to be done since the last poll is a reason, too.
+    // Work that completed since the last poll is also a reason to retry.
     if (fences_.poll(lock) || lock.changes_by_others() != changes_before) return step_result::outcome::waited;
     if (fences_.wait_for_any(lock, held, deadline).waited()) {
       state_.blocks.absorb_idle(request.owner);
@@ -116,7 +116,7 @@ step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
   return changed ? step_result::outcome::waited : step_result::outcome::in_flight;
 }
 
-// The other owner whose free block fits best; a graph's memory is nobody else's.
+// Finds the other owner whose free block fits best. Skips graphs that may run again.
 owner_id oom_ladder::best_other(const pending_request& request, block_index* found) const {
   owner_id best_owner = idle_owner;
   *found = no_block;
@@ -153,8 +153,8 @@ step_result oom_ladder::reuse_other_streams(arena_lock& lock, pending_request& r
   return step_result::outcome::nothing;
 }
 
-// The stream waits on the device. A fenced block serves as well, once the stream is ordered behind its uses; the
-// smaller of the two is taken.
+// The stream waits on the device. Takes the smaller of a free block of another owner and a fenced block, which is
+// usable once the stream is ordered behind its uses.
 block_index oom_ladder::take_ordered(const pending_request& request, device_waits& waits) {
   block_index smallest = no_block;
   const owner_id best_owner = best_other(request, &smallest);
@@ -175,14 +175,14 @@ block_index oom_ladder::take_ordered(const pending_request& request, device_wait
       return state_.blocks.carve(other_block, request.bytes, request.alignment);
     if (waits.missing()) return no_block;
   }
-  // None is large enough alone. The stream's own blocks that others used are free behind fences that exist already;
-  // with them back, neighbours may be merged into one that is.
+  // No single block is large enough. The stream's own blocks that others used have fences already; taking them back may
+  // merge neighbours into a block that is.
   state_.uses.take_over_all(waits, request.owner);
   return waits.missing() ? no_block : state_.search(request);
 }
 
-// Waits for nothing. A poll sees only fences that exist, so those that are missing are recorded first; what is done by
-// now is seen at once.
+// Waits for nothing. Records missing fences first, because a poll sees only recorded ones; it then finds work that is
+// already done.
 step_result oom_ladder::reuse_what_is_done(arena_lock& lock, pending_request& request) {
   bool any = false;
   for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
@@ -199,7 +199,7 @@ step_result oom_ladder::reuse_what_is_done(arena_lock& lock, pending_request& re
   return step_result::of_search(state_.search(request));
 }
 
-// The host waits for the stream whose block fits best, or for all of them. Only GPUMEM_STREAM_REUSE=host asks for that
+// Waits on the host for the owner whose block fits best, else for all fences. Only GPUMEM_STREAM_REUSE=host does this
 // before the pool grows.
 step_result oom_ladder::reuse_after_wait(arena_lock& lock, pending_request& request) {
   const wait_deadline& deadline = state_.deadline_of(request);
@@ -217,8 +217,8 @@ step_result oom_ladder::reuse_after_wait(arena_lock& lock, pending_request& requ
   return step_result::of_search(state_.search(request));
 }
 
-// Orders the stream behind every other one and takes over all that they freed. Last before anything is given back: the
-// stream then waits for work that may have nothing to do with the block it gets.
+// Orders the stream behind all others and takes over everything they freed. Comes last before memory is given back,
+// because the stream then waits for work unrelated to its block.
 step_result oom_ladder::join_all(arena_lock& lock, pending_request& request) {
   if (state_.config.reuse != stream_reuse::device || request.capturing || state_.streams.fences_paused()) {
     return step_result::outcome::nothing;
@@ -233,10 +233,10 @@ step_result oom_ladder::join_all(arena_lock& lock, pending_request& request) {
   return step_result::of_search(state_.search(request));
 }
 
-// What the request's stream is ordered behind becomes its own.
+// Takes over the memory of every owner that the request's stream is ordered behind.
 void oom_ladder::take_over_from_others(const pending_request& request, device_waits& waits) {
   stream_order& streams = state_.streams;
-  // From the end: an owner that has nothing left gives its place in the list to the last one.
+  // Backwards: when an owner has nothing left, the last entry of the list takes its place.
   const std::vector<owner_id>& owners = state_.blocks.owners_of_free_blocks();
   for (std::size_t k = owners.size(); k-- != 0;) {
     const owner_id owner = owners[k];
@@ -247,9 +247,9 @@ void oom_ladder::take_over_from_others(const pending_request& request, device_wa
   }
 }
 
-// All that is idle goes back, not only as much as is missing: what stayed would be of sizes that were asked for before,
-// and pieces of it taken by smaller requests would keep it from going back later (churn-few-live needs 1.05 times its
-// peak so, 1.20 otherwise).
+// Returns all idle memory, not only the missing bytes. The rest would have the sizes of earlier requests, and smaller
+// requests would cut it up and keep it from going back later (churn-few-live needs 1.05 times its peak this way, else
+// 1.20).
 step_result oom_ladder::return_and_grow(arena_lock& lock, pending_request& request) {
   if (!state_.pool_policy.gives_back(give_back::pressure, state_.view())) return step_result::outcome::nothing;
   if (trimmer_.return_idle(lock, UINT64_MAX, state_.deadline_of(request)) == 0) return step_result::outcome::nothing;
@@ -266,7 +266,7 @@ bool oom_ladder::ask_callbacks(arena_lock& lock, std::uint64_t bytes) {
   for (const oom_callback& callback : callbacks) {
     try {
       again = callback(state_.config.ordinal, bytes) || again;
-    } catch (const std::exception& e) {  // one that throws has freed nothing
+    } catch (const std::exception& e) {  // a callback that throws has freed nothing
       log_if_possible([&] {
         return fmt::format("pool {}: an out-of-memory callback threw: {}", state_.config.name, printable(e.what()));
       });

@@ -1,17 +1,17 @@
-// What happens when nothing that is free fits. Each step answers with a `step_result`; one that gave the lock up has
-// searched since.
+// The out-of-memory ladder: the steps of a request for which no free block fits. Each step returns a `step_result`; a
+// step that released the lock has searched again since.
 //
-// Look: steps that wait for no work, and that invalidate no capture which nobody told gpumem of
-//   1 fences that are done by now   2 all that threads' caches hold   3 idle neighbours merged
+// Look: steps that wait for no work and invalidate no capture, noticed or not
+//   1 fences that are done by now   2 everything in threads' caches   3 idle neighbours merged
 //   4 another stream's memory, behind fences on that stream           5 grow, as the policy says
-// Last resorts, of a request that would else be refused
+// Last resorts, for a request that would otherwise be refused
 //   6 other streams' memory, behind an event on the whole context     7 all other streams' memory at once
 //   8 give idle segments back, and grow
-// Then, while the request may still wait (`wait_deadline`, one for the whole request)
-//   9 from the top, if other threads changed anything since step 1 (arena_mutex::generation)
-//   10 wait for a pending fence, or for another thread's driver call, and from the top
-//   11 the callbacks, and from the top                                 12 refuse, with a report
-// While a capture is under way, steps 4, 6, 7 and 8 are left out, and no fence is waited for.
+// Then, while the request may still wait (one `wait_deadline` for the whole request)
+//   9 restart, if other threads changed anything since step 1 (arena_mutex::generation)
+//   10 wait for a pending fence or another thread's driver call, and restart
+//   11 call the callbacks, and restart                                12 refuse, with a report
+// An announced capture skips steps 4, 6 and 7 and all waits for fences; any on this device skips step 8.
 #pragma once
 
 #include <vector>
@@ -26,7 +26,7 @@ class oom_ladder {
   oom_ladder(arena_state& state, fence_calls& fences, growth& grows, trimmer& trims)
       : state_{state}, fences_{fences}, growth_{grows}, trimmer_{trims} {}
 
-  /// A live block for the request, or `no_block`: then `diagnose` (oom_diagnosis.hpp) says why.
+  /// Returns a live block, or `no_block`; `diagnose` (oom_diagnosis.hpp) then says why.
   block_index climb(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   void add_callback(const oom_callback& callback) { callbacks_.push_back(callback); }
 

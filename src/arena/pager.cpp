@@ -10,13 +10,14 @@
 namespace gpumem {
 namespace {
 
-/// Of planning anew, when the device or the limit gave less than they seemed to have.
+/// Bounds how often a request is planned again because the device or the limit gave less than expected.
 constexpr unsigned most_rounds = 8;
 
 }  // namespace
 
-// Another range of addresses, as large as the policy asks, or at least as it allows or the request needs. False where
-// the driver has none; where it was to be the first one, the pool may take segments from then on.
+// Reserves another address range, as large as the policy wants, or smaller down to the policy's minimum or the
+// request's need. False if the driver has none; if it was to be the first range, the pool may use segments from then
+// on.
 bool pager::add_range(arena_lock& lock, pending_request& request) {
   const std::uint64_t page = state_.pages.page_bytes();
   const std::optional<std::uint64_t> least =
@@ -36,7 +37,7 @@ bool pager::add_range(arena_lock& lock, pending_request& request) {
     }
     const bool refused = range.code() == errc::out_of_memory;
     if (!refused || bytes == shortest) {
-      if (or_segments && range.code() != errc::host_failure) {  // not paged from here on
+      if (or_segments && range.code() != errc::host_failure) {  // not paged from now on
         state_.rules = {};
         state_.fits = best_fit{state_.rules};
         log_if_possible([&] {
@@ -54,7 +55,7 @@ bool pager::add_range(arena_lock& lock, pending_request& request) {
   }
 }
 
-// `may`: what is left to be tried, and what the device refused.
+// `may` has the options that are still allowed, and the limits from earlier refusals.
 page_manager::verdict pager::plan(const pending_request& request, const page_place& place,
                                   page_manager::paging_limits may, remap_batch* step) const {
   may.policy = state_.pool_policy.page_in(state_.view(), request.bytes, place.missing_bytes);
@@ -65,8 +66,8 @@ page_manager::verdict pager::plan(const pending_request& request, const page_pla
   return state_.pages.plan(place, request.bytes, may, step);
 }
 
-// Requires the ticket, and so many bytes of the budget. Gives the lock up for the calls. All host memory that the step
-// needs is taken before it begins: nothing is half done where there is none.
+// Makes the step's driver calls without the lock. Requires the ticket, and the step's new bytes reserved. Takes all
+// host memory that the step needs first, so a lack of it leaves nothing half done.
 status pager::execute(arena_lock& lock, remap_batch& step, reservation* reserved) {
   state_.pages.begin(step);
   status done = state_.calls.give_backs.run_unlocked(
@@ -85,14 +86,14 @@ status pager::execute(arena_lock& lock, remap_batch& step, reservation* reserved
   return done;
 }
 
-// A capture that an event on the context invalidates does not survive that pages move, either.
+// Permits context events: a capture that they would invalidate does not survive moved pages either.
 void pager::fence_before_moves(arena_lock& lock, const pending_request& request) {
   const context_events permit{state_.streams};
   const bool same = state_.streams[request.stream].key == request.stream_key;  // else the slot is another stream's now
   fences_.fence_everything(lock, same ? request.stream : idle_owner);
 }
 
-// The limit leaves no room for pages, or the device has none.
+// Notes the refusal: the limit leaves no room for pages, or the device has none.
 step_result pager::note_impossible(pending_request& request, std::uint64_t missing_bytes) {
   const bool by_limit = state_.pool_budget.left() < missing_bytes;
   (by_limit ? request.limit_refused : request.device_refused) = true;
@@ -125,7 +126,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
         fence_before_moves(lock, request);
         continue;
       case verdict::give_back_first:
-        // Idle runs may be too long for the pieces: given back, they make room for others.
+        // Idle runs may be too long for the pieces; returning them makes room for other runs.
         may.give_back = false;
         return_stretches(lock, step.new_bytes, pages_of(place->begin, request.bytes, state_.pages.page_bytes()));
         continue;
@@ -138,7 +139,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
     reservation reserved{state_.pool_budget, step.new_bytes};
     const status done = execute(lock, step, &reserved);
     if (done.ok()) {
-      // The new memory may have filled a gap that fits better than the place.
+      // The new memory may have completed a gap that fits better than the place.
       block_index placed = state_.search(request);
       if (placed == no_block) {
         placed = state_.pages.carve(*place, request.bytes, request.owner, step.pieces.front().begin);
@@ -152,7 +153,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
     }
     request.device_refused = true;
     state_.note(slow_event::refused_by_device, step.refused_bytes);
-    // What was refused was too long a run, and perhaps not the last page: less by a page, in runs half as long.
+    // The refused run was too long, and not necessarily the last page: try a page less, in runs half as long.
     const std::uint64_t page = state_.pages.page_bytes();
     const std::uint64_t refused = step.refused_bytes;
     may.room_bytes = std::min(step.made_bytes + (refused > page ? refused - page : 0), step.new_bytes - 1);
@@ -161,8 +162,8 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
   return step_result::outcome::nothing;
 }
 
-// Requires the ticket. Unmaps the runs that a failed step left mapped during a capture. False where a capture still
-// forbids it: their addresses are taken until then.
+// Unmaps the runs that a failed step left mapped during a capture. Requires the ticket. False while a capture still
+// forbids it: the addresses stay in use until then.
 bool pager::undo_stranded(arena_lock& lock, bool may_unmap) {
   while (!state_.pages.stranded().empty()) {
     if (!may_unmap || state_.streams.captures() != 0) return false;

@@ -1,7 +1,7 @@
-// How an arena takes memory page by page: what is missing behind a request is made new or moved there from idle memory.
+// Takes memory page by page: maps the pages that are missing behind a request, new or moved from idle memory.
 //
-// The place comes from page_place, how much may be made new from the policy, plan and records from paged_backing.
-// Whoever changes what is mapped holds the growth ticket. While a capture is under way nothing is unmapped.
+// page_place selects the place, the policy limits new memory, paged_backing has the plan and the records. A thread that
+// changes mappings holds the growth ticket. Nothing is unmapped during a capture.
 #pragma once
 
 #include "fence_calls.hpp"
@@ -12,12 +12,12 @@ class pager {
  public:
   pager(arena_state& state, fence_calls& fences) : state_{state}, fences_{fences} {}
 
-  /// Makes or moves the pages that are missing behind the request, and places it there. Requires the ticket. Waits for
-  /// no work.
+  /// Creates or moves the pages that are missing behind the request, and places it there. Requires the ticket. Waits
+  /// for no work.
   step_result page_in(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
 
-  /// Returns idle runs to the device, the longest stretches first, until `bytes` are returned. Returns that sum. Waits
-  /// for the ticket.
+  /// Returns idle runs to the device, longest stretches first, until `bytes` are returned. Returns the bytes that went.
+  /// Waits for the ticket.
   std::uint64_t return_pages(arena_lock& lock, std::uint64_t bytes, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
 
  private:

@@ -38,8 +38,8 @@ block_index plan_executor::place(arena_lock& lock, pending_request& request) {
   return i;
 }
 
-// What the plan gives to another stream next gets its fence at the first request behind the free, so that the work
-// before it can be seen to be done when that stream asks. Under `device` the fence is recorded when it is waited for.
+// Fences memory that the plan gives to another stream next, at the first request after its free, so that the work is
+// known to be done when that stream asks. Under `device` the fence is recorded when it is waited for.
 void plan_executor::fence_needed_by_plan(arena_lock& lock) {
   if (!needed_by_plan_ || state_.config.reuse == stream_reuse::device || state_.streams.fences_paused()) return;
   needed_by_plan_ = false;
@@ -51,7 +51,7 @@ void plan_executor::fence_needed_by_plan(arena_lock& lock) {
   fences_.record(lock);
 }
 
-// As `free_at`, also where what other streams did there is done by now. Under `host` the first of them is waited for.
+// Like `free_at`, but polls and tries again. Under `host` it then waits for the first owner in the way.
 block_index plan_executor::free_when_done(arena_lock& lock, pending_request& request, const plan_cursor::place& place) {
   owner_id blocker = idle_owner;
   const block_index at_once = free_at(lock, request, place, &blocker);
@@ -63,8 +63,8 @@ block_index plan_executor::free_when_done(arena_lock& lock, pending_request& req
   return free_at(lock, request, place, &blocker);
 }
 
-// The free block that contains all of a place, after the request's stream was ordered behind those whose memory it is.
-// Where an owner is in the way that may not be waited for on the device, none, and that owner.
+// Returns the free block that covers the place, after ordering the request's stream behind the owners of that memory.
+// If an owner may not be waited for on the device, returns `no_block` and sets `in_the_way` to it.
 block_index plan_executor::free_at(arena_lock& lock, const pending_request& request, const plan_cursor::place& place,
                                    owner_id* in_the_way) {
   return fences_.take_ordered(lock, request.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK -> block_index {
@@ -80,7 +80,7 @@ block_index plan_executor::free_at(arena_lock& lock, const pending_request& requ
     bool ordered = true;
     for (const auto [owner, epoch] : found.other_owners) ordered = waits.behind(owner, epoch) && ordered;
     if (!ordered) return no_block;
-    if (!found.several || found.other_owners.empty()) return found.first;  // own and idle blocks are cut where they are
+    if (!found.several || found.other_owners.empty()) return found.first;  // carve_at cuts own and idle blocks
     state_.streams[request.owner].dirty = true;
     return state_.blocks.unite(found.first, place.begin + request.bytes, request.owner,
                                state_.streams[request.owner].epoch);

@@ -1,10 +1,9 @@
-// Following a plan: a request that the plan expects gets its place in the plan's segment, any other the best fit beside
-// it.
+// Follows a plan: a request that the plan expects gets its place in the plan's segment, any other request the best fit.
 //
-// Where the places are is placement/planned's; this is what a place needs first: fences, and streams that are ordered
-// behind each other. What departs from the plan is of class 1, so that it does not stand where a planned block will go.
-// It is let into class 0 when the plan was not followed for long, or when nothing else is left. No thread caches: every
-// request has to be seen in its order.
+// placement/planned knows the places; this class prepares them: it records fences and orders streams. Requests that
+// depart from the plan get class 1, which keeps planned places free. They may use class 0 once the plan has not been
+// followed for long, or when nothing else is left. A pool with a plan has no thread caches, because the plan must see
+// every request in order.
 #pragma once
 
 #include "oom_ladder.hpp"
@@ -18,11 +17,11 @@ class plan_executor {
       : state_{state}, fences_{fences}, growth_{grows}, ladder_{ladder}, places_{state.config.plan} {}
 
   [[nodiscard]] bool follows() const noexcept { return places_.follows(); }
-  /// The block at the planned place, live, or none where the request departs from the plan or the place is not free.
+  /// The live block at the planned place; `no_block` if the request departs from the plan or the place is not free.
   block_index place(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
-  /// As `oom_ladder::climb`, for what the plan did not place.
+  /// Like `oom_ladder::climb`, for requests that the plan did not place.
   block_index climb(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
-  /// A block is free, in the order of `owner`.
+  /// A block was freed in the order of `owner`.
   void freed(block_index index, owner_id owner) GPUMEM_UNDER_LOCK {
     if (places_.ended(index)) needed_by_plan_ = state_.streams[owner].needed_by_plan = true;
   }
@@ -40,7 +39,7 @@ class plan_executor {
   growth& growth_;
   oom_ladder& ladder_;
   plan_cursor places_;
-  bool needed_by_plan_ = false;  // a slot's `promised` is set
+  bool needed_by_plan_ = false;  // some slot has `needed_by_plan` set
 };
 
 }  // namespace gpumem

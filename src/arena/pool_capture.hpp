@@ -1,4 +1,4 @@
-// One pool's part in one capture: while it lives, the pool makes no call that would invalidate the capture.
+// One pool's part in a capture: while it lives, the pool makes no call that would invalidate the capture.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace gpumem {
 
 class arena;
 
-/// Ends with its scope, on every way out. A capture of several pools has one for each of them.
+/// Ends with its scope. A capture of several pools has one for each.
 class pool_capture {
  public:
   pool_capture() = default;

@@ -45,13 +45,13 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes, const 
 trim_result trimmer::trim(arena_lock& lock, std::uint64_t bytes) {
   trim_result trimmed;
   const wait_deadline deadline{state_.own_device, state_.config.free_wait_ns};
-  const context_events permit{state_.streams};  // the program asks for its memory
+  const context_events permit{state_.streams};  // the program asked for its memory
   fences_.poll(lock);
   if (state_.caches.reclaim_all()) fences_.poll(lock);  // deferred frees come with fences of their own
   const bool allowed = state_.pool_policy.gives_back(give_back::trim, state_.view());
   if (allowed) {
     trimmed.returned_bytes = return_idle(lock, bytes, deadline);
-    // A block whose uses are done is free for its own stream first, and idle behind another fence.
+    // A block whose uses are done is first free for its own stream, and idle only behind another fence.
     while (trimmed.returned_bytes < bytes && deadline.left_ns() != 0 && fences_.wait_for_all(lock, deadline)) {
       trimmed.returned_bytes += return_idle(lock, bytes - trimmed.returned_bytes, deadline);
     }
@@ -60,7 +60,7 @@ trim_result trimmer::trim(arena_lock& lock, std::uint64_t bytes) {
   return trimmed;
 }
 
-// `withheld`: by a capture.
+// `withheld`: a capture forbids giving back.
 void trimmer::explain_rest(bool allowed, bool withheld, trim_result* trimmed) const {
   for (const heap_segment& segment : state_.blocks.segments()) {
     if (segment.bytes == 0) continue;
@@ -77,7 +77,7 @@ void trimmer::explain_rest(bool allowed, bool withheld, trim_result* trimmed) co
         in_use = in_use || b.state != block_state::unbacked;
       }
     }
-    // A segment goes as a whole; of a paged one each page that nothing else lies on.
+    // A segment goes as a whole; a paged one page by page, where only idle or waiting memory lies on the page.
     const std::uint64_t may_go = segment.paged ? idle_pages_of(segment) + waiting : in_use ? 0 : idle + waiting;
     trimmed->in_use_bytes += idle + waiting - may_go;
     if (!allowed)

@@ -1,8 +1,8 @@
-// Giving memory back to the device: on request (`trim`, a lower limit) or, where the policy says so, under pressure.
+// Gives memory back to the device: on request (`trim`, a lower limit) or, if the policy says so, under pressure.
 //
-// Only wholly idle segments go, or idle pages, and only after every fence before them is done: the driver's free may
-// wait for the device, its unmap does not. The lock is given up for each driver call. Meanwhile the bytes are on their
-// way: the budget still counts them, and a request that needs them waits for the end of the call.
+// Returns only wholly idle segments or idle pages, after every fence before them is done: the driver's free may wait
+// for the device, its unmap does not. Releases the lock for each driver call. Until the call ends, the budget still
+// counts the bytes, and a request that needs them waits.
 #pragma once
 
 #include "pager.hpp"
@@ -13,10 +13,10 @@ class trimmer {
  public:
   trimmer(arena_state& state, fence_calls& fences, pager& pages) : state_{state}, fences_{fences}, pager_{pages} {}
 
-  /// Returns the largest idle segments first until `bytes` are returned; the bytes that went.
+  /// Returns idle segments, largest first, until `bytes` are returned. Returns the bytes that went.
   std::uint64_t return_idle(arena_lock& lock, std::uint64_t bytes, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
-  /// The same, as far as the policy allows, and after a wait for fences if need be; says of every free byte that is
-  /// left why it is.
+  /// The same, as far as the policy allows, and with waits for fences if necessary. Reports why each remaining free
+  /// byte stays.
   trim_result trim(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
 
  private:

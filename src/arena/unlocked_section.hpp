@@ -1,7 +1,7 @@
-// The lock of an arena, the lock given up for a driver call, and the one ticket to take memory.
+// The arena's lock, sections without it for driver calls, and the ticket for taking memory.
 //
-// All of them end with their scope, on whatever way out of it, so that nothing that throws leaves the lock open or a
-// ticket taken. `lock` is held when one is made, and when it has ended.
+// All are RAII types, so an exception leaves neither the lock released nor the ticket taken. The arena's lock is held
+// when such an object is created and after it ends.
 #pragma once
 
 #include <algorithm>
@@ -18,17 +18,17 @@
 
 namespace gpumem {
 
-/// "The arena's lock is held", for Clang's analysis. No thread holds the locks of two arenas, so one name serves every
+/// "The arena's lock is held", for Clang's analysis. No thread holds two arenas' locks, so one capability serves every
 /// class that works under such a lock.
 class GPUMEM_CAPABILITY arena_role {};
 inline constexpr arena_role under_arena_lock{};
 #define GPUMEM_UNDER_LOCK GPUMEM_REQUIRES(::gpumem::under_arena_lock)
 
-/// The arena's mutex, with the number of the pool's generation.
+/// The arena's mutex, with the pool's generation number.
 ///
-/// Whatever a waiting request may profit from begins a new generation: memory that became free or went back to the
-/// device, new memory, a fence that is done, another limit, a driver call of another thread that has ended. A request
-/// that found nothing is refused only if the generation is still the one in which it looked.
+/// Any event that may help a waiting request begins a new generation: memory freed, taken or given back, a fence done,
+/// a new limit, the end of another thread's driver call. A request that found nothing is refused only if the generation
+/// has not changed since it searched.
 class arena_mutex : public checked_mutex {
  public:
   /// Requires the lock.
@@ -36,7 +36,7 @@ class arena_mutex : public checked_mutex {
     generation_.store(generation_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     if (waiting_ != 0) changed_.notify_all();
   }
-  /// A count that is of the thread with the lock only: 0 for others while that thread has given the lock up.
+  /// Registers a count that belongs to the lock's holder: others see 0 while that thread has released the lock.
   void keep_for_holder(unsigned& count) noexcept { of_holder_ = &count; }
   /// Any thread.
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
@@ -44,29 +44,29 @@ class arena_mutex : public checked_mutex {
  private:
   friend class arena_lock;
   std::atomic<std::uint64_t> generation_{0};
-  std::uint32_t waiting_ = 0;  // threads that wait for the next generation; the lock guards it
+  std::uint32_t waiting_ = 0;  // threads that wait for the next generation; guarded by the lock
   std::condition_variable changed_;
   unsigned nothing_ = 0;
   unsigned* of_holder_ = &nothing_;
 };
 
-/// The longest that one request waits on the host in all: for fences on the device's clock, for other threads' driver
-/// calls on the host's.
+/// Bounds the total time that one request waits on the host: on the device's clock for fences, on the host's for other
+/// threads' driver calls.
 class wait_deadline {
  public:
   static constexpr std::uint64_t forever = UINT64_MAX;
-  /// `most_ns` from now on; 0: the request waits for no work, `forever`: as long as it takes.
+  /// Starts now. `most_ns` 0: the request waits for no work; `forever`: no limit.
   wait_deadline(const device& device, std::uint64_t most_ns)
       : device_{device}, most_ns_{most_ns}, begin_ns_{device.clock_ns()}, end_{end_of(most_ns)} {}
 
   [[nodiscard]] bool waits() const noexcept { return most_ns_ != 0; }
-  /// On the device's clock; 0 once the time is over, `forever` without a limit.
+  /// Time left on the device's clock; 0 after the deadline, `forever` without one.
   [[nodiscard]] std::uint64_t left_ns() const noexcept {
     if (most_ns_ == forever) return forever;
     const std::uint64_t waited_ns = device_.clock_ns() - begin_ns_;
     return waited_ns < most_ns_ && host_clock::now() < end_ ? most_ns_ - waited_ns : 0;
   }
-  /// On the host's clock.
+  /// The deadline on the host's clock.
   [[nodiscard]] std::optional<std::chrono::steady_clock::time_point> end() const noexcept {
     return most_ns_ == forever ? std::nullopt : std::optional{end_};
   }
@@ -85,8 +85,7 @@ class wait_deadline {
   const host_clock::time_point end_;
 };
 
-/// The arena's lock. A function that takes it by reference may give it up on the way: what was found before is to be
-/// found again.
+/// The arena's lock. A function that takes it by reference may release it, so the caller must search again.
 class GPUMEM_SCOPED arena_lock : public std::unique_lock<std::mutex> {
  public:
   explicit arena_lock(arena_mutex& mutex) GPUMEM_ACQUIRE(under_arena_lock)
@@ -95,12 +94,12 @@ class GPUMEM_SCOPED arena_lock : public std::unique_lock<std::mutex> {
   arena_lock(const arena_lock&) = delete;
   arena_lock& operator=(const arena_lock&) = delete;
 
-  /// Generations that other threads began while this one had given the lock up.
+  /// Generations that other threads began while this thread had released the lock.
   [[nodiscard]] std::uint64_t changes_by_others() const noexcept { return changes_by_others_; }
   [[nodiscard]] arena_mutex& mutex() noexcept { return mutex_; }
 
-  /// Gives the lock up until `done()` holds, which is asked with the lock and after each notification of `changed`.
-  /// False where that is not so by `end`.
+  /// Releases the lock until `done()` holds. Calls `done` with the lock, at first and after each notification of
+  /// `changed`. False if it does not hold by `end`.
   template <typename Condition>
   bool wait(std::condition_variable& changed, std::optional<std::chrono::steady_clock::time_point> end,
             const Condition& done) {
@@ -109,7 +108,7 @@ class GPUMEM_SCOPED arena_lock : public std::unique_lock<std::mutex> {
     changed.wait(*this, done);
     return true;
   }
-  /// Gives the lock up until there is a later generation than `seen`; false where there is none by `end`.
+  /// Releases the lock until the generation is later than `seen`; false if it is not by `end`.
   bool wait_for_generation(std::uint64_t seen, std::optional<std::chrono::steady_clock::time_point> end) {
     ++mutex_.waiting_;
     const bool changed = wait(mutex_.changed_, end, [&] { return mutex_.generation() != seen; });
@@ -119,7 +118,7 @@ class GPUMEM_SCOPED arena_lock : public std::unique_lock<std::mutex> {
 
  private:
   friend class unlocked_section;
-  /// Adds up what other threads do while it lives, during which the lock is given up.
+  /// Counts other threads' generations while it lives, during which the lock is released.
   struct counted_absence {
     explicit counted_absence(arena_lock& given_up) noexcept
         : lock{given_up},
@@ -140,7 +139,7 @@ class GPUMEM_SCOPED arena_lock : public std::unique_lock<std::mutex> {
   std::uint64_t changes_by_others_ = 0;
 };
 
-/// The lock is free while this lives.
+/// Releases the lock while it lives.
 class GPUMEM_SCOPED unlocked_section {
  public:
   explicit unlocked_section(arena_lock& lock) noexcept GPUMEM_RELEASE(under_arena_lock) : away_{lock} { lock.unlock(); }
@@ -152,10 +151,12 @@ class GPUMEM_SCOPED unlocked_section {
   arena_lock::counted_absence away_;
 };
 
-/// Driver calls of one kind, made without the arena's lock, which guards their number. No capture survives them.
+/// Driver calls of one kind, made without the arena's lock, which guards their count. A capture waits for the kinds
+/// that would invalidate it.
 class blocking_calls {
  public:
-  /// What `call` returns. Requires that no capture is under way that it would invalidate.
+  /// Makes the call without the lock and returns its result. Requires that no capture is under way that it would
+  /// invalidate.
   template <typename Call>
   auto run_unlocked(arena_lock& lock, const Call& call) GPUMEM_REQUIRES(under_arena_lock) {
     const counted_call counted{*this, lock.mutex()};
@@ -163,8 +164,8 @@ class blocking_calls {
     return call();
   }
   [[nodiscard]] bool any() const noexcept { return under_way_ != 0; }
-  /// Waits until all of them have ended; false where they have not by `end`. A capture calls this once it has begun,
-  /// which keeps further calls away.
+  /// Waits until no call is under way; false if some are at `end`. A capture calls this after it has begun, so no
+  /// further calls start.
   bool wait_for_none(arena_lock& lock, std::optional<std::chrono::steady_clock::time_point> end = std::nullopt) {
     return lock.wait(none_left_, end, [this] { return under_way_ == 0; });
   }
@@ -185,12 +186,12 @@ class blocking_calls {
   std::condition_variable none_left_;
 };
 
-/// Records of fences by threads that do not hold the pool's lock, and the captures that forbid them.
+/// Lets threads record fences without the pool's lock, unless a capture forbids it.
 class record_gate {
  public:
-  /// True where one may be made, until `leave`.
+  /// True if the thread may record, until `leave`.
   [[nodiscard]] bool enter() noexcept {
-    under_way_.fetch_add(1, std::memory_order_seq_cst);  // before it looks, so that who closes sees one of the two
+    under_way_.fetch_add(1, std::memory_order_seq_cst);  // first: `close` or this thread then sees the other
     if (closed_.load(std::memory_order_seq_cst) == 0) return true;
     leave();
     return false;
@@ -200,7 +201,7 @@ class record_gate {
   }
   void close() noexcept { closed_.fetch_add(1, std::memory_order_seq_cst); }
   void open() noexcept { closed_.fetch_sub(1, std::memory_order_release); }
-  /// Of those that entered before it was closed.
+  /// Waits for threads that entered before the gate was closed.
   void wait_for_none() const noexcept {
     for (std::uint32_t n = under_way_.load(std::memory_order_seq_cst); n != 0; n = under_way_.load()) {
       under_way_.wait(n);
@@ -212,20 +213,18 @@ class record_gate {
   std::atomic<std::uint32_t> closed_{0};
 };
 
-/// Who may take memory from the device: one thread at a time, in the order in which they came. The arena's lock guards
-/// it.
+/// Lets one thread at a time take memory from the device. The arena's lock guards it.
 class growth_gate {
  public:
   [[nodiscard]] bool taken() const noexcept { return taken_; }
-  /// Waits until the ticket is there to be taken; false where it is not by `end`. Whoever does not take it afterwards
-  /// calls `pass_on`.
+  /// Waits until the ticket is free; false if it is not by `end`. A caller that then does not take it calls `pass_on`.
   [[nodiscard]] bool wait(arena_lock& lock, std::optional<std::chrono::steady_clock::time_point> end) {
     const bool free = lock.wait(returned_, end, [this] { return !taken_; });
     if (!free) pass_on();  // the notification may have been for this thread
     return free;
   }
-  /// Wakes the next thread that waits. One is enough, since each of them takes the ticket or passes it on: with all of
-  /// them awake, each would look through the pool only to wait again.
+  /// Wakes the next waiting thread. One is enough, because each takes the ticket or passes it on; if all woke, each
+  /// would search the pool only to wait again.
   void pass_on() noexcept { returned_.notify_one(); }
 
  private:

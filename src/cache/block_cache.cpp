@@ -1,8 +1,8 @@
-// What threads' caches and the arena hand each other: batches through the depot, single blocks from and to the arena,
-// and everything back when memory is short, a capture begins, a stream ends or a thread does.
+// Moves blocks between threads' caches and the arena: batches through the depot, single blocks to and from the arena,
+// and everything back when memory is short, a capture begins, or a stream or thread ends.
 //
-// All under the lock. A thread's own cache needs no more than that; another's is stopped first (reclaim, reclaim_all,
-// insert where the table grows, the figures).
+// All under the lock. A thread's own cache needs no more than that; another thread's is stopped first (reclaim,
+// reclaim_all, insert if the table grows, the figures).
 #include "block_cache.hpp"
 
 #include <algorithm>
@@ -33,8 +33,8 @@ thread_cache* block_cache::mine() noexcept {
   }
 }
 
-// With one thread the peak is exact: what is out changes only here, and the cache has noted how much of it it handed
-// out in between. Other threads' caches are counted with what they held when these were here.
+// Updates the totals by a cache's figures. With one thread the peak is exact: the bytes out change only here, and the
+// cache has noted its own maximum in between. Other threads' caches count as of their last time here.
 void block_cache::fold(thread_cache& cache) noexcept {
   cache_figures& f = cache.figures;
   const std::uint64_t out_bytes = source_.out_bytes() + static_cast<std::uint64_t>(f.most_handed_bytes);
@@ -58,10 +58,10 @@ address block_cache::refill(thread_cache& mine, const cached_stream& stream, std
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   stream_cache* s = mine.of_owner(stream.owner);
   stream_cache::bin* bin = s != nullptr ? s->find(units) : nullptr;
-  // Where it holds some, another thread had stopped the cache when the hit was tried.
+  // If the bin holds some, another thread had stopped the cache when the hit was tried.
   if (bin == nullptr || bin->count == 0) {
     if (!depot_.holds(stream.owner, units)) return 0;
-    s = cache_for(mine, stream);  // which takes host memory: the batch is the depot's until it is there
+    s = cache_for(mine, stream);  // may fail for host memory, so the batch stays in the depot until then
     if (s == nullptr) return 0;
     bin = &bin_for(mine, *s, units);
     bin->fill_reversed(depot_.take(stream.owner, units));
@@ -74,7 +74,7 @@ address block_cache::refill(thread_cache& mine, const cached_stream& stream, std
   return begin;
 }
 
-// Gives back what a thread keeps of that stream, of every one for `idle_owner`, and ends it.
+// Returns the thread's blocks of owner `only` and ends its stream cache; those of every owner for `idle_owner`.
 void block_cache::forget(thread_cache& cache, owner_id only) noexcept {
   const auto end = [&](owner_id owner) {
     stream_cache& s = *cache.of_owner(owner);
@@ -89,8 +89,8 @@ void block_cache::forget(thread_cache& cache, owner_id only) noexcept {
   for (owner_id owner = cache.any_owner(); owner != idle_owner; owner = cache.any_owner()) end(owner);
 }
 
-// Null where the thread has too many streams, or the host no memory for a new one: then the arena serves, and takes
-// back.
+// Null if the thread has too many streams, or the host has no memory for a new one. The arena then serves the request
+// or takes the block back.
 stream_cache* block_cache::cache_for(thread_cache& mine, const cached_stream& stream) noexcept {
   if (stream_cache* const have = mine.of_owner(stream.owner); have != nullptr) return have;
   if (mine.full()) {
@@ -106,7 +106,7 @@ stream_cache* block_cache::cache_for(thread_cache& mine, const cached_stream& st
   }
 }
 
-// The bin of that size, in use, emptied of another size if need be.
+// The bin for that size, in use; first returns its blocks of another size.
 stream_cache::bin& block_cache::bin_for(thread_cache& mine, stream_cache& stream, std::uint32_t units) noexcept {
   stream_cache::bin& bin = stream.bin_of(units);
   if (bin.units != units) empty(mine, stream, bin);
@@ -114,7 +114,7 @@ stream_cache::bin& block_cache::bin_for(thread_cache& mine, stream_cache& stream
   return bin;
 }
 
-// `blocks` more of that size in the cache, or fewer; neither handed out nor taken in.
+// Adds `blocks`, which may be negative, to the figures without counting them as handed out or taken in.
 void block_cache::count(thread_cache& cache, std::uint32_t units, std::int64_t blocks) noexcept {
   const std::uint64_t bytes = static_cast<std::uint64_t>(blocks) * units * block_granularity;
   cache.figures.held_bytes += bytes;
@@ -130,7 +130,8 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, const cached_stream&
   const bool repeats = pairs_.freed(pointers_[slot].begin.load(std::memory_order_relaxed));
   const std::uint64_t most = retention_.may_keep(bytes, usage);
   const bool is_limited = bin_index::is_limited(units);
-  // Any other stream these would hold a page, or more than the thread's share: the next request would take another one.
+  // Other streams cannot use such a block: it holds a page, or more than the thread's share. Their next request would
+  // take new memory.
   const bool of_pair = is_limited && (bytes > most || usage.paged);
   if (is_limited) f.most_limited_bytes = most;
   if (of_pair) {
@@ -143,7 +144,7 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, const cached_stream&
   if (is_limited && !of_pair && f.limited_bytes + bytes > most) shed(mine, (most - bytes) / 4 * 3);
   stream_cache::bin& bin = bin_for(mine, *s, units);
   if (of_pair) {
-    empty(mine, *s, bin);  // another thread may have allocated the block while this bin held some, up to its room
+    empty(mine, *s, bin);  // if another thread allocated the block, the bin may hold others
     bin.capacity = stream_cache::alone;
     pairs_.kept = {.cache = &mine, .owner = stream.owner, .units = units};
   } else if (bin.count == bin.capacity && !hand_over(mine, *s, bin, most)) {
@@ -156,14 +157,14 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, const cached_stream&
   return true;
 }
 
-// Gives the oldest batch of a full bin to the depot, which is to hold `most` bytes.
+// Moves the oldest batch of a full bin to the depot, which may hold `most` bytes.
 bool block_cache::hand_over(thread_cache& mine, stream_cache& stream, stream_cache::bin& bin, std::uint64_t most) {
   if (bin.count < stream_cache::batch || depot_.bytes() + depot::bytes_of(bin.units) > most) return false;
   depot::batch oldest;
   std::copy_n(bin.held.begin(), oldest.size(), oldest.begin());
   try {
     if (!depot_.put(stream.owner(), bin.units, oldest)) return false;
-  } catch (const std::bad_alloc&) {  // the host is short, and the batch where it was
+  } catch (const std::bad_alloc&) {  // no host memory: the batch stays in the bin
     return false;
   }
   bin.drop_oldest(stream_cache::batch);
@@ -178,7 +179,7 @@ void block_cache::return_pair(const thread_cache* mine) noexcept {
   const auto give_back = [&] {
     stream_cache* const s = kept.cache->of_owner(kept.owner);
     stream_cache::bin* const bin = s != nullptr ? s->find(kept.units) : nullptr;
-    if (bin != nullptr) close(*kept.cache, *s, *bin);  // else another size or stream has its place, and gave it back
+    if (bin != nullptr) close(*kept.cache, *s, *bin);  // else another size or stream has its place, and returned it
   };
   if (kept.cache == mine) return give_back();
   const auto stopped = stop();
@@ -186,14 +187,14 @@ void block_cache::return_pair(const thread_cache* mine) noexcept {
   give_back();
 }
 
-// Gives all but small blocks back, bin by bin, until so much is left.
+// Returns blocks, except small ones, bin by bin until at most `left` bytes are left.
 void block_cache::shed(thread_cache& mine, std::uint64_t left) noexcept {
   mine.for_each_bin([&](stream_cache& stream, stream_cache::bin& bin) {
     if (mine.figures.limited_bytes > left && bin_index::is_limited(bin.units)) close(mine, stream, bin);
   });
 }
 
-// Gives a bin's blocks back, the oldest first, but for the latest few.
+// Returns a bin's blocks, oldest first, except the `keep_latest` latest.
 void block_cache::empty(thread_cache& cache, stream_cache& stream, stream_cache::bin& bin,
                         std::uint32_t keep_latest) noexcept {
   if (bin.count <= keep_latest) return;
@@ -204,13 +205,13 @@ void block_cache::empty(thread_cache& cache, stream_cache& stream, stream_cache:
   cache.figures.emptied += going;
 }
 
-// Gives all of a bin back. It starts anew when a block of its size is freed.
+// Returns all blocks of a bin. It is opened again when a block of its size is freed.
 void block_cache::close(thread_cache& cache, stream_cache& stream, stream_cache::bin& bin) noexcept {
   empty(cache, stream, bin);
   stream.close(bin);
 }
 
-// Gives back all that a thread has, with what it freed aside.
+// Returns all of a thread's blocks, with its deferred frees.
 void block_cache::empty(thread_cache& cache) noexcept {
   cache.for_each_bin([&](stream_cache& stream, stream_cache::bin& bin) { close(cache, stream, bin); });
   flush_deferred(cache, true);
@@ -228,7 +229,7 @@ void block_cache::return_block(slot_index slot, owner_id owner) noexcept {
   source_.free_block(block, owner);
 }
 
-// `all`: those without a fence, too.
+// `all`: also the incomplete batch, which has no fence.
 void block_cache::flush_deferred(thread_cache& cache, bool all) noexcept {
   if (!all && !cache.deferred.any_complete()) return;
   cache.deferred.take(all, [&](const deferred_frees::batch& batch) {
@@ -282,7 +283,7 @@ void block_cache::end(thread_cache& cache, std::uint64_t* allocations, std::uint
   caches_.remove(cache);
 }
 
-// Caches know blocks by their slots, so they are emptied before the table doubles, which is seldom.
+// Caches know blocks by their slots, so they are emptied before the table doubles, which is rare.
 void block_cache::insert(address pointer, block_index block, owner_word word) {
   if (!pointers_.has_room()) {
     const auto stopped = stop();
@@ -290,7 +291,7 @@ void block_cache::insert(address pointer, block_index block, owner_word word) {
     try {
       pointers_.grow();
     } catch (const std::bad_alloc&) {
-      if (!pointers_.has_room()) throw;  // what caches held may have made some
+      if (!pointers_.has_room()) throw;  // emptied caches may have made some
     }
   }
   pointers_.insert(pointer, block, word);

@@ -1,16 +1,17 @@
 // An allocation without the pool's lock: a block from the calling thread's cache.
 //
-// What this cannot decide (another thread has stopped the cache, the bin is empty) changes nothing, goes by the lock,
-// and gets its answer there. The free is in cache_free.cpp. Memory orders of both:
+// If this cannot decide (another thread has stopped the cache, the bin is empty), nothing changes, and the caller takes
+// the lock. The free is in cache_free.cpp. Memory orders of both:
 //
-// - `inside_` of the cache, then `gate_`: a store, a fence for the compiler, a load. Whoever stops caches sets `gate_`
-//   and has the kernel run a fence on every processor before it looks at `inside_`, so one of the two sees the other.
-// - `inside_` on leaving: release. Whoever stopped the cache then reads what was done inside.
+// - `inside_` of the cache, then `gate_`: a store, a fence for the compiler, a load. A thread that stops caches sets
+//   `gate_` and has the kernel run a fence on every processor before it reads `inside_`, so one of both sees the
+//   other's store.
+// - `inside_` on leaving: release. The thread that stopped the cache then reads the changes made inside.
 // - Owner word, read by `find`: acquire. A later block's word comes with that block's address.
 // - Owner word, from the program's to a cache's: compare-and-swap, acquire-release. One of several frees succeeds.
-// - Owner word, from a cache's to the program's: release store. Nobody else may change a cached block's, and a free on
-//   any thread reads the size with it.
-// - Address of a slot: relaxed. It is read behind the word, or while the block is the reader's.
+// - Owner word, from a cache's to the program's: release store. Only this thread may change a cached block's word, and
+//   a free on any thread reads the size with it.
+// - Address of a slot: relaxed. It is read after the word, or while the reader holds the block.
 #include <algorithm>
 
 #include "block_cache.hpp"
@@ -20,7 +21,8 @@ namespace gpumem {
 address block_cache::pop(thread_cache& mine, stream_cache::bin& bin, std::uint64_t requested) noexcept {
   pointer_slot& c = pointers_[bin.pop()];
   const owner_word w = c.read();
-  // Before the word says that the program has it: from then on a second free of it is taken, and the slot another's.
+  // Read it before the word says `program`: from then on a second free succeeds, and the slot may become another
+  // block's.
   const address begin = c.begin.load(std::memory_order_relaxed);
   c.write(w.handed_out(w.bytes() - requested));
   cache_figures& f = mine.figures;
@@ -57,8 +59,8 @@ address block_cache::allocate_by_key(std::uint64_t key, std::uint64_t requested,
   return begin;
 }
 
-// With a history. A thread writes its event before it leaves its cache: with every cache stopped, the history is
-// complete.
+// With a history. A thread writes its event before it leaves its cache, so the history is complete when every cache is
+// stopped.
 address block_cache::allocate_noted(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return 0;
   stream_cache* const s = mine.of_handle(stream.handle);

@@ -1,14 +1,14 @@
 // A free without the pool's lock: a block into the calling thread's cache.
 //
-// What this cannot decide (another thread has stopped the cache, the bin is full, something about the block needs the
-// lock, a stated size is wrong) changes nothing, goes by the lock, and gets its answer there. cache_allocate.cpp says
-// which memory order each atomic has, and why.
+// If this cannot decide (another thread has stopped the cache, the bin is full, something about the block needs the
+// lock, a stated size is wrong), nothing changes, and the caller takes the lock. cache_allocate.cpp has the memory
+// order of each atomic, and why.
 #include "block_cache.hpp"
 
 namespace gpumem {
 namespace {
 
-// False where another thread frees it at this moment, or the free is a second one, of what was here before.
+// False if another thread frees the block now, or if this is a second free and the slot has a later block.
 inline bool take_from_program(const pointer_map::lookup& seen, owner_word word, address pointer) noexcept {
   if (!seen.slot->change(word, word.cached())) return false;
   if (seen.slot->begin.load(std::memory_order_relaxed) == pointer) return true;
@@ -24,8 +24,8 @@ inline void note_free(cache_figures& figures, owner_word word) noexcept {
 
 }  // namespace
 
-// Requires that the thread is inside its cache. `only`: the cache of the stream that the caller named; null where none
-// was named. `by_handle`: `stated` has the handle of the block's own stream, else it is refused.
+// Requires that the thread is inside its cache. `only`: the cache of the stream that the caller named; null if none was
+// named. `by_handle`: refuses unless `stated` has the handle of the block's own stream.
 inline bool block_cache::free_to_stream(thread_cache& mine, address pointer, const free_args* stated,
                                         const stream_cache* only, bool by_handle) noexcept {
   const pointer_map::lookup seen = pointers_.find(pointer);
@@ -49,7 +49,7 @@ inline bool block_cache::free_to_stream(thread_cache& mine, address pointer, con
   return true;
 }
 
-// Nobody can have the block before a fence is done, so any stream's will do, and any number of them.
+// No request gets the block before a fence is done, so blocks of any stream may share a batch.
 block_cache::deferred block_cache::defer_free(address pointer) noexcept {
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return deferred::refused;
@@ -113,7 +113,7 @@ bool block_cache::free_noted(thread_cache& mine, address pointer, const free_arg
   return free_noted(mine, pointer, stated, of_one ? match::handle : match::any, 0);
 }
 
-// With a history; `how` says which stream's blocks it takes. The word has the size before it becomes the cache's.
+// With a history; `how` selects the streams whose blocks it takes. Reads the size before the word becomes the cache's.
 bool block_cache::free_noted(thread_cache& mine, address pointer, const free_args* stated, match how,
                              std::uint64_t key) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return false;

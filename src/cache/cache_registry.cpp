@@ -18,10 +18,10 @@ struct open_pool {
 
 namespace {
 
-/// No allocator's number. An allocator that is not gpumem's has the number 0, and must not find a cache by it.
+/// Not the number of any allocator. An allocator other than gpumem's has the number 0, and must not find a cache by it.
 constexpr std::uint64_t no_allocator = ~std::uint64_t{0};
 
-/// Outlives the thread's list of caches, for what frees in the destructors of other thread-local objects.
+/// Outlives the thread's list of caches, for frees in the destructors of other thread-local objects.
 constinit thread_local bool thread_has_ended = false;
 
 /// A thread's caches in the pools that it used; its destructor gives them back.
@@ -37,7 +37,7 @@ struct caches_of_thread {
   ~caches_of_thread() {
     thread_has_ended = true;
     tls_last_cache = {no_allocator, 0, 0, nullptr, nullptr};
-    if (entries.empty() || process != ::getpid()) return;  // in a fork, a lock may be held by a thread that is not here
+    if (entries.empty() || process != ::getpid()) return;  // in a fork, a missing thread may hold a lock
     for (const entry& e : entries) {
       const mutex_lock lock{e.shared_state->mutex};
       if (e.shared_state->open) e.shared_state->ends(*e.cache);
@@ -59,7 +59,7 @@ cache_registry::cache_registry(block_cache& pool_cache, cache_place place, std::
 
 void cache_registry::close() noexcept {
   self_->open = false;
-  // In a forked child, a thread that is not there may hold the lock for ever, and no other one gives anything back.
+  // In a forked child, a thread that does not exist there may hold the lock forever, and no other gives anything back.
   if (self_->process != ::getpid()) return;
   const mutex_lock calls_under_way{self_->mutex};
 }
@@ -84,11 +84,11 @@ thread_cache* cache_registry::make_mine() {
   if (thread_has_ended) return nullptr;
   caches_of_thread& all = mine_of_all;
   if (const pid_t current_process = ::getpid(); all.process != current_process) {
-    all.entries.clear();  // a fork: these are the parent's, which gives them back
+    all.entries.clear();  // a fork: these belong to the parent
     all.process = current_process;
   }
   std::erase_if(all.entries, [](const auto& entry) { return !entry.shared_state->open; });
-  all.entries.reserve(all.entries.size() + 1);  // before there is a cache that would be nobody's
+  all.entries.reserve(all.entries.size() + 1);  // first, so that every cache is in some thread's list
   all_.push_back(std::make_unique<thread_cache>());
   all.entries.push_back({number_, all_.back().get(), self_});
   note_latest(all_.back().get());

@@ -1,7 +1,7 @@
-// A pool's caches, one for each thread that uses it, and the way from a thread to its own.
+// A pool's caches, one for each thread that uses it, and the lookup from a thread to its own.
 //
-// The way is one comparison for the pool that the thread used last, a short list for the others. A thread that ends
-// gives its caches back; a pool that ends takes them with it. The list of caches is guarded by the pool's lock.
+// The lookup is one comparison for the pool that the thread used last, and a short list for the others. A thread that
+// ends gives its caches back; a pool that ends destroys its caches. The pool's lock guards the list of caches.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ namespace gpumem {
 
 class block_cache;
 
-/// Added to an allocator's number where its hits are to be kept in a history: those of `allocate_noted`.
+/// Added to an allocator's number if a history keeps its hits, which then go through `allocate_noted`.
 inline constexpr std::uint64_t noted_hits = std::uint64_t{1} << 63;
 
-/// Whose caches they are: numbers that no later allocator or pool of the process repeats. 0 is nobody's.
+/// Identifies a pool's caches. The process never reuses an allocator's or pool's number; 0 is none.
 struct cache_place {
   std::uint64_t allocator = 0;
   int device = 0;  ///< logical ordinal
 };
 
-/// The cache that this thread used last. Where one of the numbers is the asker's, the pointers are good.
+/// The cache that this thread used last. The pointers are valid if one of the numbers is the caller's.
 struct latest_cache {
   std::uint64_t allocator;
   std::uint64_t pool_number;
@@ -32,20 +32,20 @@ struct latest_cache {
   thread_cache* cache;
   block_cache* pool_cache;
 };
-// The model keeps the access one instruction in a shared library, too; these bytes fit what the loader keeps free.
+// This model keeps the access to one instruction even in a shared library; the loader's static TLS reserve has room.
 [[gnu::tls_model("initial-exec")]] inline constinit thread_local latest_cache tls_last_cache{~std::uint64_t{0}, 0, 0,
                                                                                              nullptr, nullptr};
 
-/// What a thread's end needs of a pool that may be gone by then.
+/// State for a thread's end, by which the pool may have ended.
 struct open_pool;
 
 class cache_registry {
  public:
-  /// `ends` is called, by a thread that ends, with its cache, which then is not that thread's any more; it takes the
-  /// pool's lock and calls `remove`.
+  /// A thread that ends calls `ends` with its cache, and does not use it afterwards. `ends` takes the pool's lock and
+  /// calls `remove`.
   cache_registry(block_cache& pool_cache, cache_place place, std::function<void(thread_cache&)> ends);
   ~cache_registry() { close(); }
-  /// Without the pool's lock: `ends` is not called any more, and no call of it is under way.
+  /// Without the pool's lock: after this no call of `ends` is under way or begins.
   void close() noexcept;
   cache_registry(const cache_registry&) = delete;
   cache_registry& operator=(const cache_registry&) = delete;
@@ -55,7 +55,7 @@ class cache_registry {
     const latest_cache& latest = tls_last_cache;
     return latest.pool_number == number_ ? latest.cache : look_up();
   }
-  /// The pool's lock: the same, made where there is none; null in a thread that has begun to end.
+  /// Under the pool's lock: the same, created if there is none; null in a thread that has begun to end.
   thread_cache* make_mine();
   void remove(thread_cache& cache) noexcept;
 

@@ -1,4 +1,4 @@
-// The arena as the block cache above it sees it.
+// The arena's interface for the block cache above it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace gpumem {
 
-/// The memory of one segment class. Caches may keep a share of what is free.
+/// The memory of one segment class. Caches may keep a share of its free bytes.
 struct class_usage {
   std::uint64_t bytes = 0;       ///< of the segments of that class
   std::uint64_t free_bytes = 0;  ///< of these, held neither by the program nor by a cache
@@ -21,12 +21,12 @@ class cache_source {
  public:
   /// Frees a block that a cache held, in the order of `owner`.
   virtual void free_block(block_index index, owner_id owner) noexcept = 0;
-  /// Frees blocks behind all work of the device. Takes over `batch_fence`, recorded when the last of them was freed; an
-  /// empty fence if none could be recorded.
+  /// Frees blocks behind all work of the device. Takes over `batch_fence`, recorded after the last of these frees;
+  /// empty if none could be recorded.
   virtual void free_behind_fence(std::span<const block_index> blocks, fence batch_fence) noexcept = 0;
-  /// A cache for the blocks of `owner` exists, so that the number stays that stream's.
+  /// Keeps the owner number assigned to its stream while a cache for `owner` exists.
   virtual void ref_owner(owner_id owner) noexcept = 0;
-  /// It does not any more.
+  /// The cache for `owner` has ended.
   virtual void unref_owner(owner_id owner) noexcept = 0;
   /// Bytes of all blocks that are out: the program's and those in caches.
   [[nodiscard]] virtual std::uint64_t out_bytes() const noexcept = 0;

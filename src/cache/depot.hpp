@@ -1,7 +1,8 @@
-// Between the threads' caches and the heap: batches of blocks of one stream and one size, handed over as a whole.
+// The depot between threads' caches and the heap: whole batches of blocks of one stream and one size.
 //
-// A thread that frees what another one allocates fills its bins, and the other one's run dry; both meet here once a
-// batch and not once a block. Blocks in the depot are out of the heap, and their slots say `cache`. The pool locks.
+// If one thread frees the blocks that another allocates, its bins fill up while the other's run dry. They exchange
+// whole batches here instead of single blocks. Blocks in the depot are out of the heap, and their slots say `cache`.
+// The pool locks.
 #pragma once
 
 #include <array>
@@ -15,21 +16,21 @@ namespace gpumem {
 
 class depot {
  public:
-  /// The slots of its blocks, in the order in which they were freed.
+  /// The slots of a batch's blocks, in the order of their frees.
   using batch = std::array<slot_index, stream_cache::batch>;
 
-  /// False where it holds as many batches as it may. Throws std::bad_alloc, and is as it was then.
+  /// False if the depot is full. Throws std::bad_alloc with nothing changed.
   bool put(owner_id owner, std::uint32_t units, const batch& given) {
     if (held_.size() == most_batches) return false;
     held_.insert({{owner, units}, given});
     bytes_ += bytes_of(units);
     return true;
   }
-  /// Whether `take` finds one.
+  /// Whether the depot holds a batch for `take`.
   [[nodiscard]] bool holds(owner_id owner, std::uint32_t units) const noexcept {
     return held_.contains({owner, units});
   }
-  /// The oldest batch of that size. Requires that it holds one.
+  /// Takes the oldest batch of that owner and size. Requires that there is one.
   batch take(owner_id owner, std::uint32_t units) noexcept {
     const auto oldest = held_.lower_bound({owner, units});
     const batch taken = oldest->second;
@@ -37,7 +38,7 @@ class depot {
     bytes_ -= bytes_of(units);
     return taken;
   }
-  /// Calls `each(owner, batch)` for every batch of that owner, of any where it is `idle_owner`, and forgets them.
+  /// Calls `each(owner, batch)` for every batch of `only`, or of any owner for `idle_owner`, and removes them.
   template <typename Each>
   void take_all(owner_id only, Each each) noexcept {
     std::erase_if(held_, [&](const auto& held) {
@@ -64,9 +65,9 @@ class depot {
  private:
   static constexpr std::size_t most_batches = 128;
   using key = std::pair<owner_id, std::uint32_t>;                     // owner and units
-  static constexpr std::uint64_t bytes_a_batch = sizeof(batch) + 40;  // about: a node
+  static constexpr std::uint64_t bytes_a_batch = sizeof(batch) + 40;  // estimate: with its node
 
-  std::multimap<key, batch> held_;  // of one key, the oldest first
+  std::multimap<key, batch> held_;  // within a key, the oldest first
   std::uint64_t bytes_ = 0;
 };
 

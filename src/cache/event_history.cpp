@@ -36,8 +36,8 @@ history_chunk* event_history::take_oldest() noexcept {
   return oldest;
 }
 
-// Events are kept from the last one of the chunk that is taken on. Of the other threads' chunks one each may have begun
-// before that, and does not count in full.
+// Reuses the oldest full chunk if enough events remain without it. The kept events begin after that chunk's last one.
+// Each other thread may have one chunk that began before that and so does not count in full.
 history_chunk* event_history::renew(history_chunk* full, std::uint64_t writers) noexcept {
   retire(full);
   const std::uint64_t most = events_ + writers * history_chunk::capacity;
@@ -45,7 +45,7 @@ history_chunk* event_history::renew(history_chunk* full, std::uint64_t writers) 
   if (oldest_full_ != nullptr && full_events_ - oldest_full_->used_ >= most) made = take_oldest();
   if (made == nullptr) {
     try {
-      // Without values for the rows, so that pages are touched when they are written.
+      // Leaves the rows uninitialized, so that their pages are touched only when they are written.
       chunks_.push_back(std::unique_ptr<history_chunk>{new history_chunk});
       made = chunks_.back().get();
     } catch (const std::bad_alloc&) {

@@ -1,9 +1,9 @@
-// The latest allocations and frees of a pool, also those that threads' caches serve (GPUMEM_HISTORY).
+// The latest allocations and frees of a pool, cache hits included (GPUMEM_HISTORY).
 //
 // Each thread writes its events into a chunk of its own: inside its cache, or under the pool's lock. A counter numbers
 // the events of all threads: an event has a larger number than those that it depends on. A hit whose thread has no room
-// in its chunk goes by the lock, which has a full chunk replaced by the one that was filled first. Which blocks were
-// live before the kept events follows from those that are live now, so that nothing is looked up while events come.
+// in its chunk takes the lock, where the oldest full chunk replaces it. The blocks that were live before the kept
+// events are derived from those that are live now, so recording needs no lookups.
 #pragma once
 
 #include <array>
@@ -19,17 +19,17 @@ namespace gpumem {
 enum class event_kind : std::uint8_t {
   allocated,
   freed,
-  refused,  ///< out of memory; in the place of the address, the bytes that the pool could have had at most
+  refused,  ///< out of memory; `pointer` then holds the most bytes that the pool could have had
 };
 
 struct history_event {
-  std::uint64_t number = 0;  ///< of this event; they begin with 0
+  std::uint64_t number = 0;  ///< the event's number, from 0 on
   address pointer = 0;
   std::uint64_t requested_bytes = 0;
-  stream_ref stream{};  ///< as its handle was then
+  stream_ref stream{};  ///< with its handle at that time
   event_kind kind = event_kind::allocated;
   std::uint32_t thread = 0;   ///< thread_number.hpp
-  std::uint64_t time_ns = 0;  ///< of the steady clock, between those at which the event's chunk began and was full
+  std::uint64_t time_ns = 0;  ///< steady clock, interpolated between the begin and the end of the event's chunk
 };
 
 /// Events of one thread. It writes them inside its cache or under the lock; others read them with its cache stopped.
@@ -57,36 +57,36 @@ class history_chunk {
   std::uint32_t used_ = 0;
   std::uint32_t thread_ = 0;
   std::uint64_t begin_ns_ = 0;
-  std::uint64_t end_ns_ = 0;  // 0: still written
+  std::uint64_t end_ns_ = 0;  // 0: still being written
   history_chunk* next_full_ = nullptr;
   std::array<row, capacity> rows_;  // the first `used_` have values
 };
 
 class event_history {
  public:
-  /// Keeps at least so many events.
+  /// Keeps at least the latest `events` events.
   explicit event_history(std::uint64_t events) noexcept : events_{events} {}
   event_history(const event_history&) = delete;
   event_history& operator=(const event_history&) = delete;
 
-  /// Any thread, into its own chunk, which has room.
+  /// For any thread, into its own chunk. Requires room.
   void add(history_chunk& chunk, event_kind kind, address pointer, std::uint64_t requested_bytes,
            stream_ref stream) noexcept {
     chunk.add(next_.fetch_add(1, std::memory_order_relaxed), kind, pointer, requested_bytes, stream);
   }
 
   // --- under the pool's lock -----------------------------------------------------------------------------------
-  /// An empty chunk for the calling thread, one of `writers`. Takes over `full`, which may be null. Null if the host
-  /// has no memory.
+  /// Returns an empty chunk for the calling thread, one of `writers`. Takes over `full`, which may be null. Null if the
+  /// host has no memory.
   [[nodiscard]] history_chunk* renew(history_chunk* full, std::uint64_t writers) noexcept;
-  /// A thread ends: no more events come into its chunk, which may be null.
+  /// The last chunk of a thread that ends; may be null.
   void retire(history_chunk* last) noexcept;
-  /// An event could not be kept: the kept ones begin after it.
+  /// An event was lost: the kept ones begin after it.
   void lose() noexcept { first_kept_ = next_.load(std::memory_order_relaxed); }
 
-  /// The latest events, at most as many as asked for, in order. Requires that every cache is stopped.
+  /// The latest events in order, at most `events`. Requires that every cache is stopped.
   [[nodiscard]] std::vector<history_event> latest() const;
-  /// Events since the pool exists.
+  /// The number of events since the pool was created.
   [[nodiscard]] std::uint64_t noted() const noexcept { return next_.load(std::memory_order_relaxed); }
 
  private:
@@ -112,7 +112,7 @@ struct history_block {
 struct pool_history {
   std::vector<history_block> live_before;  ///< by address
   std::vector<history_event> events;
-  std::uint64_t noted = 0;  ///< events since the pool exists
+  std::uint64_t noted = 0;  ///< number of events since the pool was created
 };
 
 /// Undoes the events, from the last to the first, on the blocks that are live after them.

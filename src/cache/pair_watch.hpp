@@ -1,6 +1,6 @@
-// Sees the block that is freed right after it was handed out, and right after that again: a pair that repeats. Between
-// its two halves the arena has neither served a request nor taken a block back, so it would place the next request of
-// that size where the last one lay. The pool locks.
+// Detects a repeating pair: a block that is handed out, freed, handed out and freed again. Within a pair the arena
+// serves no other request and takes no other block back, so it would place the next request of that size at the same
+// address. The pool locks.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ class pair_watch {
     bytes_ = bytes;
     outstanding_ = true;
   }
-  /// A block comes back under the lock; true where this is its second pair in a row.
+  /// A block is freed under the lock; true if this is its second pair in a row.
   bool freed(address begin) noexcept {
     pairs_ = outstanding_ && begin == begin_ ? pairs_ + 1 : 0;
     outstanding_ = false;
     return pairs_ >= 2;
   }
 
-  /// Where the block of such a pair is kept: in a bin that is open for one block.
+  /// Where the pair's block is kept: a bin that is open for one block.
   struct place {
     thread_cache* cache = nullptr;
     owner_id owner = idle_owner;
@@ -38,7 +38,7 @@ class pair_watch {
  private:
   address begin_ = 0;
   std::uint64_t bytes_ = 0;
-  bool outstanding_ = false;  // handed out, and nothing came back since
+  bool outstanding_ = false;  // handed out, and nothing was freed since
   std::uint64_t pairs_ = 0;
 };
 

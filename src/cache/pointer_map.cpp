@@ -11,7 +11,7 @@ pointer_map::pointer_map(std::uint32_t places)
       pointers_{std::make_unique<pointer_slot[]>(places)},
       blocks_{std::make_unique<block_index[]>(places)} {}
 
-// A place that was taken out is as good as one that was never used: nothing in it is looked for.
+// An entry that was taken out may be reused like one that was never used: no search looks for it.
 slot_index pointer_map::insert(address pointer, block_index block, owner_word word) noexcept {
   assert(has_room());
   slot_index i = home_of(pointer);
@@ -24,7 +24,7 @@ slot_index pointer_map::insert(address pointer, block_index block, owner_word wo
   return i;
 }
 
-// A search goes on behind it, but at the end of a run, where nothing is behind it.
+// Searches continue past the erased entry, except at the end of a run, where nothing follows it.
 void pointer_map::erase(slot_index slot) noexcept {
   pointers_[slot].write(owner_word{});
   --count_;
@@ -40,7 +40,7 @@ void pointer_map::erase(slot_index slot) noexcept {
 }
 
 void pointer_map::grow() {
-  // Else it is full of what was taken out, and once more of the same size has room for a quarter of it.
+  // Otherwise taken-out entries fill the table; a table of the same size then has room for at least a quarter more.
   const bool half_held = (count_ + 1) * 2 > places();
   pointer_map made{half_held ? places() * 2 : places()};
   for (std::uint32_t place = 0; place < places(); ++place) {

@@ -1,7 +1,7 @@
-// What one thread keeps of one stream: bins of freed blocks by exact size.
+// One thread's cache for one stream: bins of freed blocks by exact size.
 //
 // Sizes are exact: nothing is rounded up to serve from a cache. After Bonwick and Adams, "Magazines and Vmem", 2001:
-// bins are magazines, and full ones go to the depot (depot.hpp). Who may touch it: whoever may touch its thread's cache
+// bins are magazines, and full ones go to the depot (depot.hpp). The access rules are those of its thread's cache
 // (thread_cache.hpp).
 #pragma once
 
@@ -24,10 +24,10 @@ struct bin_index {
   static constexpr std::uint32_t shared = 256;
   static constexpr std::uint32_t all = exact + shared;
   static constexpr std::uint64_t most_units = UINT32_MAX;
-  /// Blocks of up to 4 KiB, of which full bins are little, are held without a limit in bytes.
+  /// Blocks of up to 4 KiB have no limit in bytes, because full bins of them are small.
   static constexpr std::uint64_t small_units = 8;
 
-  /// Any number of units. No bin's size has more than 32 bits, so a place found by the low ones is of no other size.
+  /// Accepts any number of units. It hashes the low 32 bits only, which hold the size of every bin.
   [[nodiscard]] static constexpr std::uint32_t index_of(std::uint64_t units) noexcept {
     if (units - 1 < exact) [[likely]]
       return static_cast<std::uint32_t>(units - 1);
@@ -35,7 +35,7 @@ struct bin_index {
   }
   /// Whether a block counts against the limit.
   [[nodiscard]] static constexpr bool is_limited(std::uint64_t units) noexcept { return units > small_units; }
-  /// And for how much.
+  /// The bytes that count against it.
   [[nodiscard]] static constexpr std::uint64_t limited_bytes(std::uint64_t units) noexcept {
     return is_limited(units) ? units * block_granularity : 0;
   }
@@ -48,30 +48,30 @@ struct cached_stream {
   stream_ref handle = {};
 };
 
-/// A thread's blocks of one stream.
+/// One thread's blocks of one stream.
 class stream_cache {
  public:
   static constexpr std::uint8_t max_capacity = 62;
-  static constexpr std::uint8_t alone = 1;    ///< the room of a bin for a pair that repeats, which no limit counts
-  static constexpr std::uint32_t batch = 30;  ///< blocks that change their place at once
+  static constexpr std::uint8_t alone = 1;    ///< capacity of a bin for a repeating pair, which no limit counts
+  static constexpr std::uint32_t batch = 30;  ///< number of blocks that move between a bin and the depot
 
-  /// Blocks of one size. The first of its lines of memory has all that a bin needs that holds little.
+  /// Blocks of one size. The first of its cache lines has everything that a bin with few blocks needs.
   struct alignas(64) bin {
-    std::uint32_t units = 0;  ///< of 512 B; 0: of no size yet
+    std::uint32_t units = 0;  ///< in 512 B; 0: no size yet
     std::uint8_t count = 0;
-    std::uint8_t capacity = 0;                  ///< how many it may hold now; 0: it is not in use
+    std::uint8_t capacity = 0;                  ///< how many it may hold now; 0: not in use
     std::array<slot_index, max_capacity> held;  ///< the slots of its blocks, the latest last
 
     /// Requires that it is in use and has room.
     void push(slot_index slot) noexcept { held[count++] = slot; }
-    /// Takes a batch in so that its first block is popped first. Requires that it is in use, empty, and has room.
+    /// Takes a batch in so that its first block is popped first. Requires that it is in use, empty, and large enough.
     void fill_reversed(std::span<const slot_index> blocks) noexcept {
       std::reverse_copy(blocks.begin(), blocks.end(), held.begin());
       count = static_cast<std::uint8_t>(blocks.size());
     }
-    /// Requires that it holds one.
+    /// Requires that it is not empty.
     [[nodiscard]] slot_index pop() noexcept { return held[--count]; }
-    /// Without its oldest blocks, which the caller has taken.
+    /// Removes its oldest blocks, which the caller has taken.
     void drop_oldest(std::uint32_t going) noexcept {
       std::copy(held.begin() + going, held.begin() + count, held.begin());
       count = static_cast<std::uint8_t>(count - going);
@@ -83,17 +83,17 @@ class stream_cache {
 
   [[nodiscard]] const cached_stream& stream() const noexcept { return stream_; }
   [[nodiscard]] owner_id owner() const noexcept { return stream_.owner; }
-  /// Keeps another stream's blocks from here on. Requires that it is empty.
+  /// Switches to the blocks of another stream. Requires that it is empty.
   void begin(const cached_stream& stream) noexcept { stream_ = stream; }
-  /// The bin that is that size's, or becomes it once it is empty of another one.
+  /// The bin for that size. It may still hold blocks of another size, which must leave first.
   [[nodiscard]] bin& bin_of(std::uint64_t units) noexcept { return bins_[bin_index::index_of(units)]; }
-  /// The bin of that size, or null where it has none now. Any number of units; for none it may be a bin of no size,
-  /// which holds nothing and takes nothing in.
+  /// The bin of that size, or null. Accepts any number of units; for 0 it may return a bin without a size, which is
+  /// empty and has no room.
   [[nodiscard]] bin* find(std::uint64_t units) noexcept {
     bin& b = bin_of(units);
     return b.units == units ? &b : nullptr;
   }
-  /// The bin may hold so many blocks of that size from here on: it is in use. Requires that it is empty.
+  /// Puts the bin to use: it may hold `capacity` blocks of that size. Requires that it is empty.
   void open(bin& opened, std::uint32_t units, std::uint8_t capacity = max_capacity) noexcept {
     opened.units = units;
     opened.capacity = capacity;
@@ -117,9 +117,9 @@ class stream_cache {
   }
 
  private:
-  std::array<bin, bin_index::all> bins_;  // first, where a bin's place is all that its address needs
+  std::array<bin, bin_index::all> bins_;  // first, so that a bin's address follows from its index alone
   cached_stream stream_;
-  std::array<std::uint64_t, bin_index::all / 64> in_use_{};  // a bit each
+  std::array<std::uint64_t, bin_index::all / 64> in_use_{};  // one bit per bin
 };
 
 }  // namespace gpumem

@@ -1,8 +1,8 @@
-// What one thread keeps of one pool: freed blocks by stream and exact size, to be had again without a lock.
+// One thread's cache of one pool: freed blocks by stream and exact size, reused without a lock.
 //
-// A cache is touched by its thread between `enter` and `leave`, and by whoever holds the pool's lock and has stopped it
-// (cache_registry.hpp); its own thread, under the lock, need not stop it. Blocks in it are out of the heap, and their
-// slots (pointer_map.hpp) say `cache`. What it keeps of each stream is in stream_cache.hpp.
+// Two threads may access a cache: its own between `enter` and `leave`, and one that holds the pool's lock and has
+// stopped it (cache_registry.hpp). Its own thread, under the lock, need not stop it. Blocks in it are out of the heap,
+// and their slots (pointer_map.hpp) say `cache`. A stream_cache (stream_cache.hpp) holds the blocks of each stream.
 #pragma once
 
 #include <algorithm>
@@ -21,42 +21,42 @@
 
 namespace gpumem {
 
-/// The first two count since the thread last held the pool's lock, the others since the cache exists.
+/// The first two count since the thread last held the pool's lock, the others since the cache was created.
 struct cache_figures {
   std::int64_t handed_bytes = 0;         ///< handed out less taken in
   std::int64_t most_handed_bytes = 0;    ///< its maximum
-  std::uint64_t requested_bytes = 0;     ///< of what was handed out less of what was taken in, modulo 2^64
-  std::uint64_t limited_bytes = 0;       ///< held now, but for small blocks
-  std::uint64_t most_limited_bytes = 0;  ///< the limit of that
-  std::uint64_t frees = 0;               ///< taken in
-  std::uint64_t deferred_bytes = 0;      ///< of these, in `aside` now
+  std::uint64_t requested_bytes = 0;     ///< handed out less taken in, modulo 2^64
+  std::uint64_t limited_bytes = 0;       ///< held now, without small blocks
+  std::uint64_t most_limited_bytes = 0;  ///< the limit of `limited_bytes`
+  std::uint64_t frees = 0;               ///< blocks taken in
+  std::uint64_t deferred_bytes = 0;      ///< bytes in `deferred` now
   // Under the lock only.
-  std::uint64_t held_bytes = 0;  ///< when the thread was there last
+  std::uint64_t held_bytes = 0;  ///< as of the thread's last time there
   std::uint64_t filled = 0;      ///< blocks that came from the depot
-  std::uint64_t emptied = 0;     ///< that went to it or to the heap
+  std::uint64_t emptied = 0;     ///< blocks that went to it or to the heap
 
-  /// Held when the thread was here last, in bins that count against no limit.
+  /// Bytes in bins without a limit, as of the thread's last time under the lock.
   [[nodiscard]] std::uint64_t unlimited_bytes() const noexcept { return held_bytes - limited_bytes - deferred_bytes; }
 };
 
-/// A thread's stream caches by a number of their streams, up to half as many as it has places.
+/// A thread's stream caches, indexed by a number of their streams. Holds up to `places` / 2.
 template <std::uint32_t (*Home)(std::uint64_t number)>
 class stream_index {
  public:
   static constexpr std::uint32_t places = 128;
 
-  /// Null where there is none.
+  /// Null if there is none.
   [[nodiscard]] stream_cache* find(std::uint64_t number) const noexcept {
     const entry& home = entries_[Home(number) % places];
     return home.number == number ? home.cache : find_displaced(number);
   }
-  /// Requires that there is none of that number, and room.
+  /// Requires room, and no entry with that number.
   void insert(std::uint64_t number, stream_cache* cache) noexcept {
     std::uint32_t k = Home(number);
     while (entries_[k % places].cache != nullptr) ++k;
     entries_[k % places] = {number, cache};
   }
-  /// Requires that there is one. Those behind it move up, so that each is found from its home on.
+  /// Requires an entry with that number. Moves the entries after it up, so that each is found from its home on.
   void erase(std::uint64_t number) noexcept {
     std::uint32_t gap = Home(number);
     while (entries_[gap % places].number != number) ++gap;
@@ -91,8 +91,8 @@ class alignas(64) thread_cache {
 
   thread_cache() noexcept : gate_{asymmetric_fences() ? gate_open : costly_fence} {}
 
-  /// The thread's own: true where it may go on, until `leave`. False where another thread has stopped the cache; the
-  /// way then leads through the pool's lock.
+  /// Called by its own thread. True if it may use the cache until `leave`; false if another thread has stopped the
+  /// cache: the caller takes the pool's lock instead.
   [[nodiscard]] bool enter() noexcept {
     inside_.store(true, std::memory_order_relaxed);
     light_fence();
@@ -108,12 +108,14 @@ class alignas(64) thread_cache {
   }
   void leave() noexcept { inside_.store(false, std::memory_order_release); }
 
-  /// Another thread's, under the pool's lock: announce, then `heavy_fence` once for all, then wait until it is out.
+  /// For another thread, under the pool's lock: `request_stop`, then `heavy_fence` once for all, then wait until not
+  /// `inside`.
   void request_stop() noexcept { gate_.fetch_or(stopped, std::memory_order_seq_cst); }
   [[nodiscard]] bool inside() const noexcept { return inside_.load(std::memory_order_seq_cst); }
   void end_stop() noexcept { gate_.fetch_and(costly_fence, std::memory_order_release); }
 
-  /// The latest stream's where that is its handle, else null. A handle is remembered only while it is a name for good.
+  /// The latest stream's cache if that is its handle, else null. Only handles that never name another stream are
+  /// remembered.
   [[nodiscard]] stream_cache* of_handle(const void* handle) const noexcept {
     return handle == latest_handle_ ? latest_ : nullptr;
   }
@@ -121,7 +123,7 @@ class alignas(64) thread_cache {
     latest_handle_ = handle;
     latest_ = &stream;
   }
-  /// Null where this thread has none for the stream of that key, or for that owner.
+  /// Null if this thread has none for the stream with that key, or for that owner.
   [[nodiscard]] stream_cache* of_key(std::uint64_t key) const noexcept { return by_key_.find(key); }
   [[nodiscard]] stream_cache* of_owner(owner_id owner) const noexcept { return by_owner_.find(owner); }
   /// Requires that there is none for that owner or key, and that it is not full.
@@ -133,7 +135,7 @@ class alignas(64) thread_cache {
     by_owner_.insert(stream.owner, &added);
     return added;
   }
-  /// Requires that there is one for that owner, and that it is empty. One such is kept for the next stream.
+  /// Requires a stream cache for that owner, and that it is empty. One is kept for the next stream.
   void forget(owner_id owner) noexcept {
     stream_cache* const going = of_owner(owner);
     latest_handle_ = &no_stream;
@@ -145,12 +147,12 @@ class alignas(64) thread_cache {
     if (streams_.size() > used_ + 1) streams_.pop_back();
   }
   [[nodiscard]] bool full() const noexcept { return used_ == most_streams; }
-  /// True for every 64th call: another stream may then replace one of a full cache. So a stream that comes again and
-  /// again gets in, and most requests of the streams inside still hit.
+  /// True for every 64th call: another stream may then replace one in a full cache. So a stream that comes again and
+  /// again gets in, and most requests of the cached streams still hit.
   [[nodiscard]] bool may_replace() noexcept { return ++refusals_ % most_streams == 0; }
-  /// The one to be replaced; each comes in turn. Requires that there is one.
+  /// The owner that is replaced next; each in turn. Requires that there is one.
   [[nodiscard]] owner_id next_replaced() noexcept { return streams_[replaced_++ % used_]->owner(); }
-  /// That of any stream, or `idle_owner` where there is none.
+  /// The owner of any of its streams; `idle_owner` if there is none.
   [[nodiscard]] owner_id any_owner() const noexcept { return used_ != 0 ? streams_.front()->owner() : idle_owner; }
   /// Calls `each(stream_cache, bin)` for every bin in use, which may close it.
   template <typename Each>
@@ -165,7 +167,7 @@ class alignas(64) thread_cache {
     for (const deferred_frees::batch& b : deferred.batches()) sum += b.count;
     return sum;
   }
-  /// Served from here: what came less what is left and what went.
+  /// Blocks that this cache allocated: those that came, less those that are left or went.
   [[nodiscard]] std::uint64_t allocations() const noexcept {
     return figures.frees + figures.filled - figures.emptied - blocks();
   }
@@ -176,11 +178,11 @@ class alignas(64) thread_cache {
  private:
   static constexpr unsigned char gate_open = 0;
   static constexpr unsigned char stopped = 1;
-  static constexpr unsigned char costly_fence = 2;  ///< for good: the kernel offers none that costs nothing
+  static constexpr unsigned char costly_fence = 2;  ///< permanent: the kernel offers no fence without a cost here
   static constexpr char no_stream = 0;              ///< its address is no stream's handle
 
   std::atomic<bool> inside_{false};
-  std::atomic<unsigned char> gate_;  ///< what stands in the way of who enters
+  std::atomic<unsigned char> gate_;  ///< 0 if the thread may enter
   const void* latest_handle_ = &no_stream;
   stream_cache* latest_ = nullptr;
 
@@ -201,7 +203,7 @@ class alignas(64) thread_cache {
 
   stream_index<home_of_owner> by_owner_;
   stream_index<home_of_key> by_key_;
-  std::vector<std::unique_ptr<stream_cache>> streams_;  // those in use first, then one at most that is kept
+  std::vector<std::unique_ptr<stream_cache>> streams_;  // those in use first, then at most one that is kept
   std::uint32_t used_ = 0;
   std::uint32_t refusals_ = 0;
   std::uint32_t replaced_ = 0;

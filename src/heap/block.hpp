@@ -1,8 +1,8 @@
-// The record behind every block, and the table that hands records out.
+// The record behind every block, and the table that allocates records.
 //
-// Positions are plain numbers: nothing here knows what stands at them. A record is one cache line; a table never
-// moves one, so an index or a reference stays good for the record's life. The owner of the heap locks.
-// Records are kept for reuse, so the table holds 64 B for each block of the busiest moment, rounded up to 64 KiB.
+// Positions are plain numbers without further meaning here. A record is one cache line, and a table never moves one, so
+// an index or a reference stays valid for the record's life. The heap's owner locks. Records are reused, so the table
+// holds 64 B for each block of the busiest moment, rounded up to 64 KiB.
 #pragma once
 
 #include <cassert>
@@ -17,26 +17,26 @@ namespace gpumem {
 using segment_index = std::uint32_t;
 
 enum class block_state : std::uint8_t {
-  unused,    ///< the record stands for no block
+  unused,    ///< the record is not in use
   live,      ///< the program holds it
-  free,      ///< cached for its owner, or idle where the owner is `idle_owner`
-  fenced,    ///< free once the pool says so; in no index
-  leaked,    ///< never to be used again
-  unbacked,  ///< addresses with nothing behind them, whole pages of a paged segment; in no index
+  free,      ///< cached for its owner, or idle if the owner is `idle_owner`
+  fenced,    ///< freed by the pool later; in no index
+  leaked,    ///< never used again
+  unbacked,  ///< addresses without memory, whole pages of a paged segment; in no index
 };
 
-/// A free block's place in the index of its owner; an unbacked one's in the list of these, by `older` and `newer`.
+/// A free block's place in its owner's index. Unbacked blocks form a list by `older` and `newer`.
 struct index_links {
   std::uint64_t epoch = 0;       ///< the owner's epoch at the latest free in it
   block_index left = no_block;   ///< subtree of smaller (bytes, begin)
-  block_index right = no_block;  ///< and of larger
+  block_index right = no_block;  ///< subtree of larger (bytes, begin)
   block_index older = no_block;  ///< neighbours in the owner's list by epoch
   block_index newer = no_block;
 };
 
-/// What a live or fenced block carries.
+/// Data of a live or fenced block.
 struct use_record {
-  std::uint64_t freed_epoch = 0;  ///< of a fenced block: its owner's epoch at the free
+  std::uint64_t freed_epoch = 0;  ///< for a fenced block: its owner's epoch at the free
   std::uint32_t uses = no_block;  ///< head of the pool's list of other streams that use it
 };
 
@@ -62,7 +62,7 @@ class block_table {
   [[nodiscard]] block& operator[](block_index index) noexcept { return *locate(index); }
   [[nodiscard]] const block& operator[](block_index index) const noexcept { return *locate(index); }
 
-  /// A record with every field at its default. Throws std::bad_alloc where `make_room` would; nothing has changed then.
+  /// A record with default fields. Throws std::bad_alloc if `make_room` would, with nothing changed.
   block_index take() {
     make_room(1);
     block_index i = spare_;
@@ -77,13 +77,13 @@ class block_table {
     ++used_;
     return i;
   }
-  /// The next so many `take`s throw nothing.
+  /// After this the next `records` calls of `take` throw nothing.
   void make_room(std::uint32_t records) {
     while (chunks_.size() * records_a_chunk - used_ < std::size_t{set_aside_} + records) {
       chunks_.push_back(std::make_unique<block[]>(records_a_chunk));
     }
   }
-  /// So many records are left alone by `take` until this is called again. Requires that there is room for them.
+  /// Makes `take` leave `records` records alone until the next call of this. Requires that there is room for them.
   void set_aside(std::uint32_t records) noexcept { set_aside_ = records; }
   void give(block_index index) noexcept {
     block& b = (*this)[index];
@@ -94,7 +94,7 @@ class block_table {
   }
 
   [[nodiscard]] std::uint32_t used() const noexcept { return used_; }
-  /// Records from 0 to here have been handed out at some time.
+  /// Records below this index have been handed out at some time.
   [[nodiscard]] std::uint32_t made() const noexcept { return made_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return chunks_.size() * records_a_chunk * sizeof(block); }
 

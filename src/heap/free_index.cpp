@@ -57,7 +57,7 @@ void free_index::insert(block_table& blocks, block_index index) noexcept {
     block& node = blocks[*link];
     link = before(b, node) ? &node.in_index.left : &node.in_index.right;
   }
-  // Split what hangs here into what comes before b and what comes after it, and put b on top.
+  // Split this subtree into the blocks before b and those after it, and make b its root.
   block_index rest = *link;
   block_index* smaller = &b.in_index.left;
   block_index* larger = &b.in_index.right;
@@ -87,7 +87,7 @@ void free_index::erase(block_table& blocks, block_index index) noexcept {
     block& node = blocks[*link];
     link = before(b, node) ? &node.in_index.left : &node.in_index.right;
   }
-  // Merge the two subtrees in its place.
+  // Merge the two subtrees in place of the block.
   block_index left = b.in_index.left;
   block_index right = b.in_index.right;
   while (left != no_block && right != no_block) {

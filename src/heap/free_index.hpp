@@ -1,9 +1,9 @@
 // The free blocks of one owner and one class, ordered by (size, position): exact best fit.
 //
 // Bins by size: one for each multiple of 512 B up to 64 KiB, from there eight to a power of two. A bitmap finds the
-// next bin that holds anything; within a bin stands a treap (Seidel and Aragon 1996) whose nodes are the block records
-// themselves, so nothing is allocated. Best fit is the smallest block that fits and, of equals, the lowest.
-// Costs O(1) to find the bin and O(log n) expected in the bin's own blocks. The owner of the heap locks.
+// next bin that is not empty. Each bin is a treap (Seidel and Aragon 1996) whose nodes are the block records
+// themselves, so nothing is allocated. Best fit is the smallest block that fits and, of equals, the lowest. Costs O(1)
+// to find the bin and O(log n) expected in the bin's own blocks. The heap's owner locks.
 #pragma once
 
 #include <array>
@@ -18,19 +18,19 @@ class free_index {
  public:
   free_index() { roots_.fill(no_block); }
 
-  /// Requires a free block that no index holds.
+  /// Requires a free block that is in no index.
   void insert(block_table& blocks, block_index index) noexcept;
-  /// Requires that this index holds it, with `bytes` and `begin` as they were when it was inserted.
+  /// Requires that this index holds the block, with the `bytes` and `begin` that it had when it was inserted.
   void erase(block_table& blocks, block_index index) noexcept;
-  /// The smallest block of at least `bytes`, lowest position first; `no_block` where none is that large.
+  /// The smallest block of at least `bytes`, lowest position first; `no_block` if none is that large.
   [[nodiscard]] block_index best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept;
-  /// The lowest block of at least `bytes`. Looks at every one that is as large: for large requests.
+  /// The lowest block of at least `bytes`. Visits every block that is large enough: for large requests.
   [[nodiscard]] block_index lowest_fit(const block_table& blocks, std::uint64_t bytes) const noexcept;
   [[nodiscard]] block_index largest(const block_table& blocks) const noexcept;
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
 
-  /// Walks every tree: order, bins and bitmap agree, and `size` blocks are held.
+  /// Checks every tree: order, bins and bitmap agree, and the index holds `size` blocks.
   [[nodiscard]] bool valid(const block_table& blocks) const;
 
  private:
@@ -46,7 +46,7 @@ class free_index {
     const auto power = static_cast<unsigned>(std::bit_width(units)) - 1;
     return exact_bins + (power - exact_power) * 8 + static_cast<unsigned>(units >> (power - 3) & 7);
   }
-  // A treap's priorities need to be unrelated to its keys; a record's index, mixed, is.
+  // A treap's priorities must be independent of its keys; a mixed record index is.
   static std::uint32_t priority(block_index index) noexcept {
     std::uint32_t x = index * 0x9e37'79b9U;
     x ^= x >> 15;
@@ -56,7 +56,7 @@ class free_index {
   static bool before(const block& lhs, const block& rhs) noexcept {
     return lhs.bytes != rhs.bytes ? lhs.bytes < rhs.bytes : lhs.begin < rhs.begin;
   }
-  [[nodiscard]] unsigned next_bin(unsigned first_bin) const noexcept;  // `bins` where none holds anything
+  [[nodiscard]] unsigned next_bin(unsigned first_bin) const noexcept;  // `bins` if all are empty
   static bool subtree_valid(const block_table& blocks, block_index root, const block* low, const block* high,
                             std::uint32_t* seen);
 

@@ -20,7 +20,7 @@ owner_id heap::add_owner() {
     owner_record made;
     made.by_class.resize(classes_);
     make_room(owners_);
-    spare_owners_.reserve(owners_.capacity());  // so that nothing else here need allocate
+    spare_owners_.reserve(owners_.capacity());  // so that the rest need not allocate
     free_owners_.reserve(owners_.capacity());
     owner = static_cast<owner_id>(owners_.size());
     owners_.push_back(std::move(made));
@@ -99,7 +99,7 @@ void heap::leak(block_index index) noexcept {
   totals_.leaked_bytes += blocks_[index].bytes;
 }
 
-// A live or fenced block is about to have another state.
+// Subtracts a live or fenced block from the totals before its state changes.
 void heap::count_out_of_use(const block& block) noexcept {
   assert(block.state == block_state::live || block.state == block_state::fenced);
   if (block.state == block_state::live) {
@@ -159,8 +159,8 @@ bool heap::is_beside_idle(block_index index) const noexcept {
   return joins(blocks_[index].prev, idle_owner, false) || joins(blocks_[index].next, idle_owner, false);
 }
 
-// The whole run of blocks that are free for the owner of `index` or idle becomes one, as late as the owner's latest.
-// Returns the next block of the owner's list that is not in the run.
+// Merges the whole run of blocks that are idle or free for the owner of `index` into one, with the owner's latest
+// epoch. Returns the next block in the owner's list outside the run.
 block_index heap::merge_with_idle(block_index index) noexcept {
   const owner_id owner = blocks_[index].owner;
   const std::uint64_t epoch = blocks_[owners_[owner].newest].in_index.epoch;
@@ -181,7 +181,7 @@ block_index heap::merge_with_idle(block_index index) noexcept {
   return next;
 }
 
-// For `absorb_idle`: an owned block that has an idle neighbour now.
+// Notes an owned block that has an idle neighbour now, for `absorb_idle`.
 void heap::note_beside_idle(block_index neighbour) noexcept {
   owner_record& owned = owners_[blocks_[neighbour].owner];
   if (owned.any_beside_idle) return;
@@ -265,7 +265,7 @@ block_index heap::carve(block_index source, std::uint64_t bytes, std::uint64_t a
 block_index heap::carve_at(block_index source, std::uint64_t begin, std::uint64_t bytes, owner_id owner) {
   const std::uint64_t end = begin + bytes;
   assert(blocks_[source].begin <= begin && blocks_[source].begin + blocks_[source].bytes > begin);
-  blocks_.make_room(2);  // what is left over below and above
+  blocks_.make_room(2);  // for the remainders below and above
   const auto take = [&](block_index index) {
     assert(joins(index, owner, true));
     const std::uint64_t low = std::max(blocks_[index].begin, begin);
@@ -286,7 +286,7 @@ block_index heap::carve_at(block_index source, std::uint64_t begin, std::uint64_
 }
 
 block_index heap::unite(block_index first, std::uint64_t end, owner_id owner, std::uint64_t epoch) {
-  // Whatever is merged, the lowest record is the one that stays.
+  // A merge keeps the lowest record.
   block_index lowest = first;
   while (joins(blocks_[lowest].prev, owner, true)) lowest = blocks_[lowest].prev;
   for (block_index next = first;; next = blocks_[lowest].next) {
@@ -325,7 +325,7 @@ void heap::make_free(block_index index, owner_id owner, std::uint64_t epoch, boo
   enter(index, owners_[owner].newest);
 }
 
-// Block i takes in its upper neighbour, whose record goes back; neither may be in an index.
+// Merges a block with its upper neighbour, whose record is freed. Requires that neither is in an index.
 void heap::merge_above(block_index index) noexcept {
   block& b = blocks_[index];
   const block_index next = b.next;
@@ -336,7 +336,7 @@ void heap::merge_above(block_index index) noexcept {
   blocks_.give(next);
 }
 
-// Into the index of the block's owner, and into its order of epochs behind `after` (first where that is none).
+// Inserts a block into its owner's index, and into the owner's list by epoch after `after` (first if `no_block`).
 void heap::enter(block_index index, block_index after) noexcept {
   const block& b = blocks_[index];
   owners_[b.owner].by_class[b.segment_class].insert(blocks_, index);
@@ -387,7 +387,7 @@ void heap::leave_order(block_index index) noexcept {
   }
 }
 
-// So many bytes more, modulo 2^64, in free blocks of that one's owner and class.
+// Adds `more` bytes (mod 2^64) to the free totals of the block's owner and class.
 void heap::count_free(const block& block, std::uint64_t more) noexcept {
   (block.owner == idle_owner ? totals_.idle_bytes : totals_.cached_bytes) += more;
   by_class_[block.segment_class].free_bytes += more;

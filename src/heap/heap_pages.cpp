@@ -1,8 +1,8 @@
-// What a heap does with a paged segment: memory comes behind some of its addresses and goes again.
+// Paged segments of a heap: memory is put behind some of their addresses and taken away again.
 //
-// Between two blocks of such a segment that are live, every byte is free or unbacked, so a request may also be placed
-// where it needs some memory to be put behind it: `commit` what is unbacked there, then `carve_at`. The pool's lock
-// guards all of it, and the pool keeps unbacked blocks to whole pages.
+// Between two live blocks of a paged segment every byte is free or unbacked. A request may therefore be placed where
+// some memory is missing: `commit` the unbacked part, then `carve_at`. The pool's lock guards everything, and the pool
+// keeps unbacked blocks to whole pages.
 #include <cassert>
 
 #include "heap.hpp"
@@ -27,9 +27,9 @@ void heap::leave_unbacked(block_index index) noexcept {
   totals_.unbacked_bytes -= blocks_[index].bytes;
 }
 
-// The block with exactly these bounds; what is cut off in front and behind are blocks of their own. All have the state,
-// owner and epoch that `index` had, and none is in an index or a list. Requires that `index` is in none, and room for
-// two blocks.
+// Splits `index` and returns the block with exactly these bounds. The parts in front and behind become blocks with the
+// same state, owner and epoch; none is in an index or a list. Requires that `index` is in none, and room for two
+// blocks.
 block_index heap::cut_out(block_index index, std::uint64_t begin, std::uint64_t bytes) {
   const auto split = [this](block_index low, std::uint64_t boundary) {
     const block_index high = blocks_.take();
@@ -50,8 +50,8 @@ block_index heap::cut_out(block_index index, std::uint64_t begin, std::uint64_t 
   return index;
 }
 
-// The same of a free block: it leaves its owner's index, and what is cut off enters it again with the epoch that the
-// whole had.
+// The same for a free block: removes it from its owner's index, and inserts the parts in front and behind again with
+// the epoch of the whole.
 block_index heap::cut_from_free(block_index index, std::uint64_t begin, std::uint64_t bytes) {
   const std::uint64_t low = blocks_[index].begin;
   const std::uint64_t high = low + blocks_[index].bytes;

@@ -1,4 +1,4 @@
-// heap::validate: the invariants, each with the words that say it is broken.
+// heap::validate: the invariants, each with its error message.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ status heap::validate_segment(segment_index segment, heap_totals* seen) const {
   return {};
 }
 
-// `absorb_idle` finds every block that it has to merge.
+// Checks that `absorb_idle` finds every block that it has to merge.
 status heap::validate_beside_idle(owner_id owner) const {
   if (owner == idle_owner || owners_[owner].any_beside_idle) return {};
   std::vector<block_index> noted = owners_[owner].beside_idle;

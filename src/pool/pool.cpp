@@ -1,4 +1,4 @@
-// Requests and frees: what the caches do not serve, the arena does.
+// Requests and frees: the arena serves those that the caches do not.
 #include "pool.hpp"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ pool::pool(device& device, pool_config config, std::unique_ptr<policy> policy)
       cache_{device,
              *this,
              {.enabled = config_.thread_cache,
-              // Who is told of every free (a trace) is told under the lock, and in order.
+              // A trace observes frees in order, so with one every free takes the lock.
               .without_lock = !config_.before_free,
               .place = {config_.before_free ? 0
                                             : config_.allocator_number | (config_.history_events != 0 ? noted_hits : 0),
@@ -31,7 +31,7 @@ pool::~pool() {
   cache_.close();
   const bool usable = device_.condition() == device_condition::usable;
   if (usable && arena_.context_ordered_frees().owner() != idle_owner)
-    cache_.reclaim_all();  // whose fences are the device's
+    cache_.reclaim_all();  // deferred frees hold fences of the device
 }
 
 bool pool::free_to_cache(address pointer, const free_args& stated) noexcept {
@@ -41,20 +41,20 @@ bool pool::free_to_cache(address pointer, const free_args& stated) noexcept {
   return streams.key_is_known(*stated.stream) && cache_.free_by_key(pointer, streams.known_key(*stated.stream), stated);
 }
 
-// A capture that nobody tells of would be spoilt by the fence: under `query` such frees come by the lock.
+// Under `query` these frees take the lock: the fence would invalidate a capture that gpumem has not noticed.
 bool pool::free_behind_all_work(address pointer) noexcept {
   if (arena_.context_ordered_frees().owner() == idle_owner || config_.stream_ids != stream_id_mode::notify)
     return false;
   if (device_.condition() != device_condition::usable) return false;
   const block_cache::deferred how = cache_.defer_free(pointer);
   if (how != block_cache::deferred::fence_due) return how == block_cache::deferred::taken;
-  // Where something captures, a fence is recorded when memory is wanted.
+  // During a capture there is no fence; one is recorded when memory is wanted.
   const std::optional<fence> recorded = arena_.context_ordered_frees().record();
   if (recorded && !cache_.attach_fence(*recorded)) device_.drop(*recorded);
   return true;
 }
 
-// A free behind all work that came by the lock: a fence is recorded behind as many of these as behind those set aside.
+// Counts a context-ordered free made under the lock. Records a fence behind as many of these as make a deferred batch.
 void pool::fence_all_work(arena_lock& lock, std::uint64_t bytes) {
   unfenced_.bytes += bytes;
   if (++unfenced_.frees < deferred_frees::frees_a_fence && unfenced_.bytes < deferred_frees::bytes_a_fence) return;
@@ -76,7 +76,7 @@ void pool::thread_ends(thread_cache& cache) {
   cache_.end(cache, &counts.allocations, &counts.frees, &counts.requested_bytes);
 }
 
-// True where all that is known of a block fits into its owner word, so that a cache may have it.
+// True if the owner word has room for everything known of the block, so that a cache may take it.
 bool pool::is_plain(owner_id owner, std::uint64_t bytes) const noexcept {
   return owner <= owner_word::most_owner && !arena_.streams()[owner].is_graph &&
          bytes <= bin_index::most_units * block_granularity;
@@ -164,7 +164,7 @@ address pool::hand_out(block_index index, owner_id owner, std::uint64_t requeste
                                                    : owner_word::needs_lock(b.bytes - requested_bytes);
   try {
     cache_.insert(b.begin, index, word);
-  } catch (const std::bad_alloc&) {  // nobody ever had the block
+  } catch (const std::bad_alloc&) {  // the block was never handed out
     arena_.transfer_ownership(index, owner);
     arena_.free_block(index, owner);
     throw;
@@ -175,7 +175,7 @@ address pool::hand_out(block_index index, owner_id owner, std::uint64_t requeste
   return b.begin;
 }
 
-// What an address that is no live block's is.
+// Explains why `pointer` is not a live block.
 status pool::why_not_live(address pointer, const pointer_map::lookup& seen) const {
   const bool cached = seen.word().held_by() == holder::cache;
   const block_index index = cached ? cache_.pointers().block_of(seen.index) : arena_.blocks().containing(pointer);
@@ -200,9 +200,9 @@ cached_stream pool::stream_of(owner_id owner) const noexcept {
   return {owner, slot.key, slot.stream};
 }
 
-// The driver leaves it undefined to ask a handle that is destroyed, and a stated free often comes when its stream is
-// gone. So the handle is looked up first: in the block's own slot, then among the streams known so far, and not at all
-// for another pool's block. A handle that was reused is then the former stream's, and the block waits for a fence.
+// The driver leaves a query of a destroyed handle undefined, and a free often names a stream that has ended. So the
+// handle is looked up first: in the block's own slot, then among the known streams, and not at all for another pool's
+// block. A reused handle then means the former stream, and the block waits for a fence.
 result<std::uint64_t> pool::key_of_stated(address pointer, stream_ref stream) {
   const stream_order& streams = arena_.streams();
   if (streams.has_lasting_handle(stream)) {
@@ -240,15 +240,15 @@ status pool::release_block(address pointer, const free_args& stated) {
     return {errc::wrong_size,
             fmt::format("{:#x} was allocated with {} bytes and is freed with {}", pointer, requested, *stated.bytes)};
   }
-  thread_cache* const mine = cache_.mine();  // not before: a refused free changes nothing
+  thread_cache* const mine = cache_.mine();  // not earlier: a refused free changes nothing
   cache_.return_pair(mine);
-  // A stream that is seen for the first time takes host memory: where there is none, the block is still live.
+  // Naming a new stream takes host memory; if there is none, the block stays live.
   const owner_id owner = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
-  if (!seen.slot->change(held, held.cached())) {  // another thread frees it at this moment
+  if (!seen.slot->change(held, held.cached())) {  // another thread is freeing it
     ++counts.misuses;
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", pointer, config_.name)};
   }
-  // From here on nothing takes host memory that can fail.
+  // From here on no step needs host memory that it cannot do without.
   if (config_.before_free) config_.before_free(pointer, requested, streams[owner].stream);
   note(mine, event_kind::freed, pointer, requested, streams[owner].stream);
   ++counts.frees;
@@ -276,7 +276,7 @@ status pool::record_use(address pointer, stream_ref stream) {
   arena_lock lock{arena_.mutex()};
   ++arena_.counts().locks;
   pointer_map::lookup seen = cache_.pointers().find(pointer);
-  if (seen.word().held_by() == holder::nobody) {  // inside a block, maybe
+  if (seen.word().held_by() == holder::nobody) {  // may point inside a block
     const block_index around = arena_.blocks().containing(pointer);
     if (around != no_block) seen = cache_.pointers().find(arena_.blocks().at(around).begin);
   }
@@ -285,7 +285,7 @@ status pool::record_use(address pointer, stream_ref stream) {
   const block_index i = cache_.pointers().block_of(seen.index);
   const owner_id user = arena_.prepare_use(i, stream, *key);
   if (user == idle_owner) return {};
-  // From here on its free comes by the lock, unless it is under way already.
+  // From now on its free takes the lock, unless one is under way already.
   while (held.plainly_live() && !seen.slot->change(held, held.marked_needs_lock())) held = seen.slot->read();
   if (held.held_by() != holder::program) return not_in_live_block(pointer);
   arena_.add_use(i, user);

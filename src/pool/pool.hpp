@@ -1,9 +1,8 @@
 // The pool: threads' caches before an arena. A logical device is one pool.
 //
-// A request is served by its thread's cache without a lock (src/cache), or under the arena's lock (src/arena): by the
-// caches' depot, else by the arena. The pool knows which addresses the program holds, by the caches' pointer map, and
-// so what a free or a use may name. Files: pool.cpp (requests and frees), pool_check.cpp (statistics, the proof that
-// nothing is lost).
+// A thread's cache serves a request without a lock (src/cache). Otherwise, under the arena's lock, the caches' depot or
+// the arena does (src/arena). The caches' pointer map tells which addresses the program holds, and so which frees and
+// uses are valid. Files: pool.cpp (requests and frees), pool_check.cpp (statistics and invariant checks).
 #pragma once
 
 #include <functional>
@@ -21,8 +20,8 @@ namespace gpumem {
 
 struct pool_config : arena_config {
   bool thread_cache = true;
-  std::uint64_t allocator_number = 0;  ///< of the allocator that it is part of, which no later one repeats
-  /// Told of every free before the block can be given out again, under the pool's lock; may be empty.
+  std::uint64_t allocator_number = 0;  ///< the owning allocator's number, which is never reused
+  /// Called for every free before the block can be handed out again, under the pool's lock; may be empty.
   std::function<void(address at, std::uint64_t requested_bytes, stream_ref order)> before_free;
   std::uint64_t history_events = 0;  ///< GPUMEM_HISTORY
 };
@@ -41,32 +40,32 @@ class pool final : private cache_source, private cache_client {
     const stream_order& streams = arena_.streams();
     return streams.key_is_known(stream) ? cache_.allocate_by_key(streams.known_key(stream), requested, stream) : 0;
   }
-  /// Without the lock: true where this thread's cache took the block.
+  /// Without the lock: true if this thread's cache took the block.
   [[nodiscard]] bool free_to_cache(address pointer, const free_args& stated) noexcept;
-  /// Without the lock: true where this thread has set aside a free behind all work of the device (context_order.hpp);
-  /// else `release_block` is to be asked.
+  /// Without the lock: true if this thread deferred a free behind all work of the device (context_order.hpp); else the
+  /// caller calls `release_block`.
   [[nodiscard]] bool free_behind_all_work(address pointer) noexcept;
 
-  /// What the policy takes ahead of demand, taken now (`arena::open`).
+  /// Takes the memory that the policy wants ahead of demand (`arena::open`).
   status open_ahead();
-  /// `request.bytes` is not 0 and `request.alignment` a power of two; `rounded` is `request.bytes` rounded up to 512.
-  /// `begin` is where the block begins, on success.
+  /// Requires that `request.bytes` is not 0 and `request.alignment` is a power of two. `rounded` is `request.bytes`
+  /// rounded up to 512. Sets `begin` to the block's address on success.
   status allocate(const request& request, std::uint64_t rounded, address* begin, oom_slot* refusal);
-  /// `unknown_pointer` where no block of this pool begins there.
+  /// `unknown_pointer` if no block of this pool begins there.
   status release_block(address pointer, const free_args& stated);
   status record_use(address pointer, stream_ref stream);
 
-  /// Streams, captures, regions and callbacks, which are the arena's alone.
+  /// The arena, for streams, captures, regions and callbacks.
   [[nodiscard]] arena& below() noexcept { return arena_; }
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref stream) const { return arena_.streams().key_of(stream); }
 
   trim_result trim(std::uint64_t bytes);
-  /// Sets the limit, which requests keep from then on. What the pool holds above it is given back by `keep_limit`.
+  /// Sets the limit for later requests. `keep_limit` gives back the bytes above it.
   void set_limit(std::uint64_t limit_bytes);
   limit_result keep_limit(std::uint64_t limit_bytes);
   void count_misuse();
 
-  /// True where a segment of this pool covers the address.
+  /// True if a segment of this pool covers the address.
   [[nodiscard]] bool contains(address pointer) const;
   [[nodiscard]] result<block_info> describe(address pointer) const;
   [[nodiscard]] statistics stats();
@@ -75,14 +74,14 @@ class pool final : private cache_source, private cache_client {
   [[nodiscard]] pool_history history() const;
   /// The number of events so far. Requires `history_events`.
   [[nodiscard]] std::uint64_t noted_events() const noexcept { return cache_.history().noted(); }
-  /// The latest events of the slow path.
+  /// The latest slow-path events.
   [[nodiscard]] std::vector<flight_event> flight() const;
   void reset_peak_reserved();
   [[nodiscard]] status check() const;
   [[nodiscard]] const pool_config& config() const noexcept { return config_; }
 
  private:
-  // What the caches ask of the arena, and the arena of the caches.
+  // cache_source: the caches call the arena; cache_client: the arena calls the caches.
   void free_block(block_index index, owner_id owner) noexcept GPUMEM_UNDER_LOCK override {
     arena_.free_block(index, owner);
   }
@@ -105,7 +104,7 @@ class pool final : private cache_source, private cache_client {
   [[nodiscard]] result<std::uint64_t> key_of_stated(address pointer, stream_ref stream);
   [[nodiscard]] bool is_plain(owner_id owner, std::uint64_t bytes) const noexcept GPUMEM_UNDER_LOCK;
   [[nodiscard]] bool cacheable(owner_id owner, std::uint64_t bytes) const noexcept GPUMEM_UNDER_LOCK;
-  /// Where the pool keeps a history: one event of it.
+  /// Records an event if the pool keeps a history.
   void note(thread_cache* mine, event_kind kind, address pointer, std::uint64_t requested_bytes,
             stream_ref stream) noexcept GPUMEM_UNDER_LOCK {
     if (cache_.has_history()) cache_.note(mine, kind, pointer, requested_bytes, stream);
@@ -130,8 +129,8 @@ class pool final : private cache_source, private cache_client {
   struct {
     std::uint32_t frees = 0;
     std::uint64_t bytes = 0;
-  } unfenced_ GPUMEM_GUARDED_BY(under_arena_lock);  // behind all work, by the lock, since a fence was recorded
-  status no_report_;                                // of a request that fails where the host has no memory for a report
+  } unfenced_ GPUMEM_GUARDED_BY(under_arena_lock);  // context-ordered frees under the lock since the last fence
+  status no_report_;                                // for a failed request if the host has no memory for a report
 };
 
 }  // namespace gpumem

@@ -1,4 +1,4 @@
-// What a pool says of itself: statistics, and the proof that nothing was lost.
+// Statistics and invariant checks of a pool.
 #include <fmt/format.h>
 
 #include "log.hpp"
@@ -6,7 +6,7 @@
 
 namespace gpumem {
 
-// The slot of any block that the heap knows; nobody's where the heap has it.
+// The owner word of a block in the heap's records; by default that of a block nobody holds.
 owner_word pool::held_as(block_index index) const noexcept {
   if (index == no_block || arena_.blocks().at(index).state != block_state::live) return {};
   return cache_.pointers().find(arena_.blocks().at(index).begin).word();
@@ -120,7 +120,7 @@ status pool::check() const {
   return check_caches();
 }
 
-// Every block that is out is found by its address, in the state that its owner word says.
+// Checks that every block that is out is found by its address, in the state of its owner word.
 status pool::check_blocks(const statistics& figures) const {
   const auto broken = [this](std::string_view message, std::uint64_t first_value, std::uint64_t second_value) {
     return status{errc::corrupt,
@@ -159,7 +159,7 @@ status pool::check_blocks(const statistics& figures) const {
   return {};
 }
 
-// Every block in a bin or in the depot is a cache's, has the bin's size and the stream's owner.
+// Checks that every block in a bin or the depot is held by a cache, with the bin's size and the stream's owner.
 status pool::check_caches() const {
   status first;
   cache_.for_each_held([&](slot_index held, std::uint32_t units, owner_id owner) GPUMEM_UNDER_LOCK {

@@ -55,17 +55,17 @@ void block_uses::leak(block_index index) noexcept {
   });
 }
 
-// What a capture or the host refuses for now is asked for again later.
+// If a capture or the host forbids a fence now, the use stays without one until the next `poll`.
 void block_uses::fence_use(use& entry, bool lives) noexcept {
   if (const result<fence_index> recorded = streams_.record(entry.user, lives)) entry.fence = *recorded;
 }
 
-// The fences come first, and the block is published later: until each use has one that is done, nobody gets it.
+// Reserves the fences before the block is published: no stream gets it until each use has a fence that is done.
 void block_uses::free(block_index index, owner_id owner) noexcept {
   heap_.fence(index);
   bool has_others = false;
   for (std::uint32_t n = heap_.at(index).in_use.uses; n != no_block; n = uses_[n].next) {
-    if (uses_[n].user == owner) continue;  // the free is ordered behind it
+    if (uses_[n].user == owner) continue;  // the free is ordered behind this use
     has_others = true;
     fence_use(uses_[n], true);  // a stream lives until the blocks that it uses are freed
   }
@@ -74,7 +74,7 @@ void block_uses::free(block_index index, owner_id owner) noexcept {
     return streams_.free_block(index, owner);
   }
   heap_.at(index).in_use.freed_epoch = streams_[owner].epoch;
-  streams_[owner].dirty = true;  // whoever takes it from here is ordered behind this free, too
+  streams_[owner].dirty = true;  // a stream that takes the block must be ordered behind this free, too
   waiting_.push_back(index);
 }
 
@@ -98,7 +98,7 @@ block_uses::wait block_uses::ask_fences(block_index index) noexcept {
   return all;
 }
 
-// True when the block does not wait any more: it is free for its stream or for all, or leaked because a fence failed.
+// True if the block waits no longer: it is free for its stream or for all, or leaked because a fence failed.
 bool block_uses::try_to_free(block_index index) noexcept {
   const block& b = heap_.at(index);
   switch (ask_fences(index)) {
@@ -126,7 +126,7 @@ void block_uses::poll() noexcept {
   std::erase_if(waiting_, [this](block_index index) { return try_to_free(index); });
 }
 
-// Notes every wait that is missing, so that they are made in one go.
+// Notes every missing wait, so that all are made in one round.
 bool block_uses::is_behind_uses(device_waits& waits, block_index index) noexcept {
   const block& b = heap_.at(index);
   if (!streams_.serves_others(b.owner)) return false;
@@ -158,7 +158,7 @@ bool block_uses::take_over(device_waits& waits, block_index index) noexcept {
 }
 
 void block_uses::take_over_all(device_waits& waits, owner_id owner) noexcept {
-  // The latest first: a wait for a stream's last fence is one for all of its earlier ones.
+  // Latest first: a wait for a stream's last fence covers its earlier ones.
   for (std::size_t n = waiting_.size(); n-- > 0;) {
     const block_index i = waiting_[n];
     if (owner == idle_owner || heap_.at(i).owner == owner) static_cast<void>(is_behind_uses(waits, i));

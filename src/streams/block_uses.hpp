@@ -1,10 +1,10 @@
-// Blocks that other streams than their own use: who uses each, and those that are freed but wait for these uses.
+// Blocks that other streams use besides their own: the users of each block, and freed blocks that wait for these uses.
 //
-// A use is noted while the block is live. When it is freed, a fence is recorded on each stream that uses it, before the
-// block becomes `fenced`; it becomes free when all of them are done. The program keeps these streams until then. While
-// a capture forbids fences, or the host has no memory for one, the block waits without and `poll` records it later,
-// under `query` as an event on the context, since the stream may have ended. The pool's lock guards all of it; nothing
-// here waits or throws, but for `make_room` and `hold_fences`.
+// A use is recorded while the block is live. When the block is freed, a fence is recorded on each stream that uses it,
+// before the block becomes `fenced`; it becomes free when all of these fences are done. The program keeps the streams
+// alive until the free. While a capture forbids fences, or the host has no memory for one, the block waits without a
+// fence and `poll` records it later; under `query` as an event on the context, since the stream may have ended. The
+// pool's lock guards everything. No function waits; only `make_room` and `hold_fences` throw.
 #pragma once
 
 #include <cstdint>
@@ -28,38 +28,38 @@ class block_uses {
   block_uses(const block_uses&) = delete;
   block_uses& operator=(const block_uses&) = delete;
 
-  /// Host memory for one `add`, and for the free of its block later.
+  /// Reserves host memory for one `add`, and for the later free of its block.
   void make_room();
-  /// Work on `user` uses the live block, too. Requires room.
+  /// Records that work on `user` also uses the live block. Requires room.
   void add(block_index index, owner_id user) noexcept;
   [[nodiscard]] bool any(block_index index) const noexcept { return heap_.at(index).in_use.uses != no_block; }
 
-  /// Frees a live block with uses in the order of `owner`, whose slot its reference names: at once where no other
-  /// stream's use is left to wait for, else when their fences are done. A fence whose query fails leaks the block.
+  /// Frees a live block with uses in the order of `owner`, whose slot its reference names: at once if no other stream
+  /// uses it, else when the uses' fences are done. A fence whose query fails leaks the block.
   void free(block_index index, owner_id owner) noexcept;
-  /// Asks the fences of the blocks that wait, and frees those whose uses are all done.
+  /// Queries the fences of waiting blocks, and frees the blocks whose uses are all done.
   void poll() noexcept;
   /// The blocks that wait, in no order.
   [[nodiscard]] const std::vector<block_index>& waiting() const noexcept { return waiting_; }
-  /// The stream whose work a waiting block waits for; if several, any.
+  /// The stream whose work a waiting block waits for; any of them if several.
   [[nodiscard]] owner_id waits_for(block_index index) const noexcept;
 
-  /// Frees a block that waits for the stream that is ordered behind its free and every use of it. False where that
-  /// stream is not; then `waits` has what is missing, if it can be had.
+  /// Frees a waiting block for the waiter of `waits` if that stream is ordered behind the block's free and every use.
+  /// False if it is not; `waits` then has the missing waits that can be made.
   bool take_over(device_waits& waits, block_index index) noexcept;
-  /// The same for each block that waits, of owner `owner` only where that is not `idle_owner`.
+  /// The same for every waiting block, or only for those of `owner` if it is not `idle_owner`.
   void take_over_all(device_waits& waits, owner_id owner) noexcept;
-  /// Holds every fence that a waiting block still needs, recording those that are missing. Throws std::bad_alloc.
+  /// Adds every fence that a waiting block still needs to `held`, and records the missing ones. Throws std::bad_alloc.
   void hold_fences(held_fences* held);
 
-  /// Adds to `references`, by owner, the uses of a live or waiting block; for a check.
+  /// Adds the uses of a live or waiting block to `references`, indexed by owner. For a check.
   void count_references(block_index index, std::vector<std::uint32_t>* references) const noexcept;
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
     return uses_.capacity() * sizeof(use) + waiting_.capacity() * sizeof(block_index);
   }
 
  private:
-  /// Of a waiting block, with the fence behind it.
+  /// One stream's use of a block, with its fence once the block waits.
   struct use {
     owner_id user = idle_owner;
     fence_index fence = no_fence;
@@ -78,7 +78,7 @@ class block_uses {
   heap& heap_;
   stream_order& streams_;
   const std::string name_;
-  std::vector<use> uses_;  // of all blocks, each block's a list
+  std::vector<use> uses_;  // uses of all blocks; each block's uses form a list
   std::uint32_t spare_ = no_block;
   std::vector<block_index> waiting_;
 };

@@ -33,7 +33,7 @@ bool device_waits::behind(owner_id owner, std::uint64_t epoch) noexcept try {
   if (*f != no_fence) streams_.unref(*f);
   if (seen == state::done) note(owner, covered);
   return seen == state::done && covered >= epoch;
-} catch (const std::bad_alloc&) {  // the memory is not served this way
+} catch (const std::bad_alloc&) {  // the caller gets its memory elsewhere
   return false;
 }
 

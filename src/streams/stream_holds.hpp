@@ -1,4 +1,4 @@
-// What somebody keeps of the stream order while the lock is given up: a slot, or fences. Each is let go at its end.
+// References into the stream order that last while the lock is released: to a slot, or to fences. RAII types.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace gpumem {
 
-/// Keeps a slot for as long as it lives, whatever happens; `keep` leaves the reference to the block that was placed.
+/// Keeps a slot while it lives. `keep` leaves the reference to the placed block.
 class slot_reference {
  public:
   slot_reference(stream_order& streams, owner_id owner) noexcept : streams_{&streams}, owner_{owner} {
@@ -26,7 +26,7 @@ class slot_reference {
   owner_id owner_;
 };
 
-/// Fences that somebody waits for. Lets go of each at its end.
+/// Fences to wait for. Drops its references at the end.
 class held_fences {
  public:
   explicit held_fences(stream_order& streams) noexcept : streams_{streams} {}
@@ -35,7 +35,8 @@ class held_fences {
   }
   held_fences(const held_fences&) = delete;
   held_fences& operator=(const held_fences&) = delete;
-  /// What everything freed on that slot is done behind; false where that is nothing, or cannot be known now.
+  /// Adds a fence that covers everything freed on `owner`; false if there is nothing to cover, or no fence can be
+  /// recorded.
   bool add_cover_of(owner_id owner) {
     make_room(held_);
     const result<fence_index> f = streams_.cover(owner);
@@ -43,7 +44,7 @@ class held_fences {
     held_.push_back(*f);
     return true;
   }
-  /// One that somebody else holds as well.
+  /// Adds a fence that has another holder as well.
   void add(fence_index fence) {
     make_room(held_);
     streams_.ref(fence);

@@ -11,7 +11,7 @@
 namespace gpumem {
 namespace {
 
-/// The legacy default stream (null, or the driver's name 1 for it) lives as long as its context.
+/// The legacy default stream (null, or the driver's alias 1) lives as long as its context.
 bool never_ends(stream_ref stream) noexcept { return reinterpret_cast<std::uintptr_t>(stream.handle) <= 1; }
 
 /// The per-thread default stream: one handle, but a stream of its own in every thread.
@@ -42,11 +42,11 @@ std::optional<owner_id> stream_order::find(std::uint64_t key) const {
   return found;
 }
 
-// An owner of the heap and its slot. Throws with nothing changed.
+// Creates an owner in the heap, and its slot. Throws with nothing changed.
 owner_id stream_order::take_slot() {
   make_room(slots_);
   watched_.reserve(slots_.capacity());       // so that `watch` need not allocate
-  const owner_id owner = heap_.add_owner();  // one more than there are slots at most
+  const owner_id owner = heap_.add_owner();  // at most one more than there are slots
   if (owner >= slots_.size()) slots_.resize(owner + 1);
   slots_[owner].in_use = true;
   slots_[owner].done = slots_[owner].epoch - 1;
@@ -76,7 +76,7 @@ owner_id stream_order::slot_of(stream_ref stream, std::uint64_t key) {
   return last_slot_ = found;
 }
 
-// Under `notify` a living stream may have the key of one that ended.
+// Under `notify` a living stream may have the key of an ended one.
 owner_id stream_order::owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key) {
   const bool is_own = slots_[owner].key == key;
   if (is_own && !slots_[owner].ended) return owner;
@@ -87,17 +87,17 @@ owner_id stream_order::owner_of_free(owner_id owner, stream_ref stream, std::uin
   return slot_of(stream, key);
 }
 
-// An event on this context covers no work of another one, so such a stream keeps its free blocks.
+// An event on this context covers no work of another context, so a foreign stream keeps its free blocks.
 bool stream_order::is_unused(owner_id owner) const noexcept {
   const stream_slot& slot = slots_[owner];
   const bool is_referred_to = slot.references != 0 || slot.handle_calls != 0 || slot.capturing;
   return !slot.was_named && !is_referred_to && (slot.foreign == 0 || heap_.owns_nothing(owner));
 }
 
-// Streams end without a word under `query`, and per-thread ones always. A stream that has not been named since the last
-// call and to which nothing refers is forgotten: one owner gets its free blocks, and its waits are lost. If it comes
-// again, it is a new stream. At least a third of the streams are new at each call, so a stream costs O(1), and at most
-// three times as many slots exist as are needed.
+// Streams end without notice under `query`, and per-thread streams always do. Forgets each stream that has not been
+// named since the last call and to which nothing refers: `left_behind_` gets its free blocks, and its waits are lost.
+// If it comes again, it is a new stream. At least a third of the streams are new at each call, so a stream costs O(1),
+// and at most three times as many slots exist as are needed.
 void stream_order::forget_unused() {
   if (left_behind_ == idle_owner) {
     left_behind_ = take_slot();
@@ -121,8 +121,8 @@ void stream_order::forget_unused() {
 }
 
 bool stream_order::record_on_stream(const stream_slot& slot) const noexcept {
-  // Under `query` a handle may have died without a word since it was last seen, so only the default stream is named. A
-  // per-thread one can be named only by its own thread.
+  // Under `query` a handle may have become invalid since it was last seen, so only the default stream is named. Only
+  // its own thread can name a per-thread stream.
   if (slot.ended || slot.is_graph || slot.everything || is_per_thread(slot.stream)) return false;
   return ids_ == stream_id_mode::notify || never_ends(slot.stream);
 }
@@ -136,8 +136,8 @@ result<fence_index> stream_order::record(owner_id owner, bool lives) noexcept tr
   stream_slot& slot = slots_[owner];
   const bool known_to_live = owner == named_ || (lives && !slot.ended && !is_per_thread(slot.stream));
   const bool on_stream = (known_to_live && !slot.is_graph && !slot.everything) || record_on_stream(slot);
-  // The default stream waits for all others, so no capture survives a record on it either. A created one may be a part
-  // of a capture that began elsewhere: a fence recorded there would be the capture's.
+  // The default stream waits for all others, so a record on it invalidates captures, too. A created stream may be part
+  // of a capture that began elsewhere, and the fence would become part of that capture.
   const bool apart = slot.foreign == 0 && on_stream && !never_ends(slot.stream) && !slot.capturing;
   bool may = captures() == 0;
   if (slot.foreign != 0) {
@@ -148,7 +148,7 @@ result<fence_index> stream_order::record(owner_id owner, bool lives) noexcept tr
     may = may && (!fences_may_spoil() || context_events_ > 0);
   }
   if (!may) return status{errc::unsupported, "no fence can be recorded while a capture may be under way"};
-  if (!on_stream && slot.foreign == 0) {  // one event on the context serves all that are recorded together
+  if (!on_stream && slot.foreign == 0) {  // one event on the context serves all fences that are recorded together
     const auto same = std::ranges::find_if(unrecorded_, [](const unrecorded_fence& unrecorded) {
       return !unrecorded.by_stream && unrecorded.foreign == 0;
     });
@@ -166,7 +166,7 @@ result<fence_index> stream_order::record(owner_id owner, bool lives) noexcept tr
                          .key = slot.key,
                          .at_end = slot.ended});
   spare_fences_.pop_back();
-  // One of the holders is who records it.
+  // The thread that records it holds one of the references.
   fences_[f] = {.device_fence = {},
                 .refcount = 2,
                 .status = tracked_fence::state::unrecorded,
@@ -178,19 +178,19 @@ result<fence_index> stream_order::record(owner_id owner, bool lives) noexcept tr
   return status::of_current_exception();
 }
 
-// The last of `spare_fences_`, which whoever uses it takes away.
+// Returns the last of `spare_fences_`, which the caller removes when it uses it.
 fence_index stream_order::spare_fence() {
   if (spare_fences_.empty()) {
     make_room(fences_);
-    spare_fences_.reserve(fences_.capacity());  // so that let_go need not allocate
+    spare_fences_.reserve(fences_.capacity());  // so that `unref` need not allocate
     spare_fences_.push_back(static_cast<fence_index>(fences_.size()));
     fences_.emplace_back();
   }
   return spare_fences_.back();
 }
 
-// A fence on this device is behind nothing that another context's stream was given. The fence of a default stream is an
-// event on the context, too.
+// A fence on this device covers no work of another context's stream. The fence of a default stream is an event on the
+// context, too.
 result<fence> stream_order::record_on_device(const unrecorded_fence& unrecorded) const noexcept {
   return without_exceptions([&]() -> result<fence> {
     if (unrecorded.foreign != 0) return device_.record_foreign(unrecorded.foreign);
@@ -207,7 +207,7 @@ bool stream_order::blocking_stream_captures() const noexcept {
   return any ? *any : any.code() != errc::unsupported;
 }
 
-// A thread that records several fences may be held up by the first one, and meanwhile other streams end or capture.
+// While one record blocks its thread, the streams of later fences may end or capture.
 bool stream_order::begin_handle_call(const unrecorded_fence& unrecorded) noexcept {
   if (!unrecorded.by_stream) return true;
   stream_slot& slot = slots_[fences_[unrecorded.fence].order];
@@ -237,7 +237,7 @@ result<fence_index> stream_order::cover(owner_id owner) noexcept try {
   stream_slot& slot = slots_[owner];
   if (slot.is_graph && !slot.ended)
     return status{errc::unsupported, "what a graph owns stays with it until it is released"};
-  // One that was not made, behind a pending one, stands for nothing.
+  // A fence that failed to record covers nothing, so record another.
   if (slot.dirty || (!slot.fences.empty() && fences_[slot.fences.back().fence].record_failed)) {
     make_room(slot.fences);
     result<fence_index> made = record(owner);
@@ -307,7 +307,7 @@ void stream_order::unref(fence_index fence) noexcept {
   spare_fences_.push_back(fence);
 }
 
-// A later fence of a stream is not done before an earlier one, so one question to each stream settles what is pending.
+// Fences of a stream complete in order, so one query per stream and round is enough.
 tracked_fence::state stream_order::ask(fence_index fence) noexcept {
   tracked_fence& t = fences_[fence];
   if (t.status != tracked_fence::state::pending || !may_ask(fence)) return t.status;
@@ -343,8 +343,8 @@ void stream_order::poll() noexcept {
   });
 }
 
-// Takes note of the slot's fences that are done. A later one covers what an earlier one does, which another thread may
-// still be recording.
+// Updates the slot with its fences that are done. A later fence covers an earlier one, which another thread may still
+// be recording.
 void stream_order::settle(owner_id owner) noexcept {
   stream_slot& slot = slots_[owner];
   using state = tracked_fence::state;
@@ -360,9 +360,9 @@ void stream_order::settle(owner_id owner) noexcept {
       ended = k + 1;
     } else if (seen == state::failed && k == ended) {
       if (slot.ended && !fences_[behind].record_failed) {
-        heap_.make_idle(owner, epoch, true);  // nothing will ever say when this memory is free: leaked
+        heap_.make_idle(owner, epoch, true);  // no fence will report when this memory is free: leaked
       } else {
-        slot.dirty = true;  // still good for its own stream; another fence may be tried for the others
+        slot.dirty = true;  // still usable on its own stream; another fence may be tried for the others
       }
       ended = k + 1;
     }
@@ -384,7 +384,7 @@ void stream_order::fence_named(owner_id owner, bool was_asked, std::uint64_t bat
     if (!id || *id != slot.key) return;
   }
   constexpr std::size_t most_pending = 16;
-  if (!slot.fences.empty()) {  // as many as are done go, so that a stream keeps few
+  if (!slot.fences.empty()) {  // drop the fences that are done, so that a stream keeps few
     begin_round();
     settle(owner);
   }
@@ -392,7 +392,7 @@ void stream_order::fence_named(owner_id owner, bool was_asked, std::uint64_t bat
   const bool taken = fence_behind(owner);
   named_ = idle_owner;
   if (!taken || slot.fences.size() <= most_pending) return;
-  // The latest fence covers what the one before it does.
+  // The latest fence covers the one before it.
   const auto before = slot.fences.end() - 2;
   unref(before->fence);
   slot.fences.erase(before);
@@ -404,7 +404,7 @@ void stream_order::end_stream(owner_id owner) noexcept {
   watch(owner);
   by_key_.erase(slot.key);
   if (last_slot_ == owner) last_slot_ = idle_owner;
-  // The program tells while the handle lives. A fence on the stream itself spoils no other one's capture.
+  // The program tells while the handle is valid. A fence on the stream itself invalidates no other stream's capture.
   if (fences_may_spoil() && slot.dirty && slot.foreign == 0 && !slot.capturing && has_lasting_handle(slot.stream)) {
     named_ = owner;
   }
@@ -434,7 +434,7 @@ void stream_order::release_slot(owner_id owner) noexcept {
   if (!slot.is_graph) --in_use_;
   if (left_behind_ == owner) left_behind_ = idle_owner;
   if (slot_in(by_handle_, number_of(slot.stream)) == owner) by_handle_.erase(number_of(slot.stream));
-  // The next stream's epochs lie above all that other streams have waited for.
+  // The next stream's epochs exceed all that other streams have waited for.
   const std::uint64_t next_epoch = slot.epoch + 1;
   const bool is_watched = slot.is_watched;
   slot = stream_slot{};
@@ -473,7 +473,7 @@ result<owner_id> stream_order::capture_begin(owner_id owner) {
   const owner_id g = add_graph(slots_[owner]);
   slots_[owner].capturing = true;
   slots_[owner].graph = g;
-  ++slots_[owner].references;  // both by the capture
+  ++slots_[owner].references;  // the capture holds both
   ++slots_[g].references;
   ++seen_;
   return g;
