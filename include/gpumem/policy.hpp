@@ -1,10 +1,10 @@
-/// A policy: how much device memory a pool takes, when, in segments or page by page, and what it gives back.
+/// A policy decides how much device memory a pool takes and when, in segments or page by page, and when it returns it.
 ///
 /// A policy receives byte counts and answers with byte counts. It sees no pointer, stream, clock, lock or driver call.
 /// If it throws, the current request fails with `policy_failed` and the policy's name; nothing is lost, and the next
-/// request asks again. One instance serves one pool, which calls it from one thread at a time and holds its lock: a
-/// policy must not call the allocator, or wait for a thread that does, since it would wait for ever. To write your own,
-/// derive, call `register_policy`, and choose it by name with GPUMEM_POLICY; examples/user_policy.cpp is complete.
+/// request calls the policy again. One instance serves one pool, which calls it from one thread at a time and holds its
+/// lock: a policy that calls the allocator, or waits for a thread that does, deadlocks. To write your own, derive, call
+/// `register_policy`, and choose it by name with GPUMEM_POLICY; examples/user_policy.cpp is complete.
 #pragma once
 
 #include <cstdint>
@@ -177,7 +177,7 @@ status register_policy(policy_entry entry, policy_factory make);
 status register_policy(std::string name, std::string summary, policy_factory make);
 
 /// Registers the policies of a shared library (gpumem/policy_library.h). On an error registers none, and the message
-/// names the file, what was found and what was expected. Loads a file only once and keeps it loaded.
+/// names the file, the value found and the value expected. Loads a file only once and keeps it loaded.
 status load_policy_library(const std::string& path);
 
 /// Every policy, in this order: built in, from GPUMEM_POLICY_LIBRARY, registered by the program.

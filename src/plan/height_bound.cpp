@@ -23,7 +23,7 @@ std::uint64_t share_of(std::uint64_t bytes, double share) {
   return static_cast<std::uint64_t>(share * static_cast<double>(bytes));
 }
 
-/// Some of the buffers, cut to the window, and the bytes of those alive throughout it.
+/// A smaller problem: buffers cut to a window, and the bytes of the buffers alive throughout the window.
 struct relaxed {
   problem rest;
   std::uint64_t on_the_floor = 0;
@@ -48,8 +48,8 @@ relaxed cut_to(const problem& buffers, const window& span, const load& peak, std
   return cut;
 }
 
-/// What is proven of those buffers, 0 where that is nothing above `known.bound`: bisects between that, which need not
-/// be a bound of these, and what is possible, or seems to be.
+/// Returns a proven bound of these buffers, or 0 if it proves none above `known.bound`. Bisects between `known.bound`,
+/// which need not be a bound of these buffers, and the lowest height that is possible or not yet disproven.
 std::uint64_t proven_of(const problem& buffers, height_range known, unsigned effort, search_budget& budget) {
   const std::uint64_t unit = height_unit(buffers);
   const sections cut = cut_into_sections(buffers);

@@ -92,7 +92,7 @@ class packing_search {
   std::vector<char> placed_;
   std::vector<units> offset_;
 
-  /// Of the current node; valid until the search descends.
+  /// State of the current node; valid until the search descends.
   std::vector<units> lowest_;        ///< by section: the lowest possible place of any open item
   std::vector<units> first_top_;     ///< by section: the lowest end of an open item if placed now
   std::vector<index> first_top_of_;  ///< the item of `first_top_`

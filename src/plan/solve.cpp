@@ -157,7 +157,7 @@ class solver {
     if (ejection_search::pairs(large, cut) <= most_pairs) {
       ejection_search search{large, cut};
       const std::vector<std::uint32_t> rank = rank_of(ordered(large, cut, order_by::peak_then_lifetime));
-      // It finds a placement soon or not at all, so many short searches beat a long one.
+      // A search finds a placement soon or not at all, so many short searches beat a long one.
       const std::uint64_t steps = large.size() * 2 + (std::uint64_t{2000} << effort);
       for (unsigned lot = 0; lot < 2 * lots; ++lot) {
         if (budget_.spent()) return outcome::open;
