@@ -39,8 +39,8 @@ result<std::unique_ptr<policy>> made_by(const registered_policy& row, const poli
   return made;
 }
 
-/// The policy's `needs` with these parameters; defaults if it cannot be made (a pool that needs it is refused). None
-/// only if the host has no memory.
+/// Returns the policy's `needs` with these parameters, or the defaults if the policy cannot be made (opening a pool
+/// then fails). Fails only if the host has no memory.
 result<policy_needs> needs_of(const registered_policy& row, const policy_parameters& parameters) {
   const result<std::unique_ptr<policy>> asked = made_by(row, {.parameters = parameters});
   if (asked.code() == errc::host_failure) return asked.why();
@@ -92,7 +92,7 @@ status unknown(const registry& table, std::string_view name) GPUMEM_REQUIRES(in.
   return {errc::bad_setting, fmt::format("policy '{}' is unknown; expected one of {}", name, known)};
 }
 
-/// The row that `text` names.
+/// Returns the row of the policy named by `text`.
 result<registered_policy> row_of(std::string_view text) {
   if (status loaded = load_named_policy_library(); !loaded) return loaded;
   registry& table = the_registry();

@@ -282,8 +282,8 @@ std::uint64_t packing_search::key_of(const part& open) const {
   return key == 0 ? 1 : key;
 }
 
-/// Chooses a section where every item that would let another slip below it lies above the floor. The section with the
-/// lowest floor always qualifies, because nothing fits below it.
+/// Chooses a section in which no item that another item would fit below lies on the floor. The section with the lowest
+/// floor always qualifies, because nothing fits below its items.
 packing_search::index packing_search::choose(const part& open) const {
   std::vector<char> blocked(open.range.last - open.range.first);
   for (const index i : open.items) {
