@@ -42,7 +42,7 @@ class expandable final : public policy {
     const std::uint64_t room = room_bytes(view, peak + default_slack_bytes(peak, view.moved_bytes, single));
     if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run, .over_bytes = 0};
     if (rises) return {.make_bytes = std::max(missing_bytes, ahead_bytes(peak, single)), .run_bytes = run};
-    // The same amount was live before, but now lies beside gaps. A little extra avoids further growth.
+    // The same amount was live before, so gaps now waste memory. Making a little extra avoids further growth.
     const std::uint64_t gap = share(std::min(peak, view.reserved_bytes), gap_share);
     return {.make_bytes = missing_bytes + round_up(single ? 0 : gap, page_), .run_bytes = run};
   }

@@ -1,4 +1,4 @@
-/// The table of policies: the built-in ones, those of GPUMEM_POLICY_LIBRARY, then those the program registers.
+/// The table of policies: first the built-in policies, then those of GPUMEM_POLICY_LIBRARY and of the program.
 ///
 /// One lock guards the table and is held for table access only. Factories run without it and may use the registry. A
 /// factory is called once at registration, for the policy's `needs`, and then for each pool. The table is never

@@ -61,7 +61,7 @@ struct device_info {
 /// Whether a device is usable, known without a driver call.
 enum class device_condition : std::uint8_t {
   usable,
-  forked,  ///< this process is a fork of the one that used the device; the driver works only in the parent
+  forked,  ///< this process was forked from the process that used the device; the driver works only there
   reset,   ///< the program reset the device: its memory is gone
 };
 
@@ -185,8 +185,8 @@ class device {
   status wait_stream(stream_ref waiter, fence fence) {
     return call(device_call::wait_stream, [&] { return do_wait_stream(waiter, fence); });
   }
-  /// The context of a created stream, if it is not this device's own context: another device's, or a further one; else
-  /// 0. Requires that the stream exists.
+  /// The context of a created stream if it is foreign: another device's context, or a further context of this device.
+  /// Otherwise 0. Requires that the stream exists.
   result<std::uint64_t> foreign_context(stream_ref stream) noexcept try {
     return do_foreign_context(stream);
   } catch (...) {

@@ -102,7 +102,7 @@ class policy {
   /// have `least_bytes >= need_bytes`.
   virtual segment_request grow(const pool_view& view, std::uint64_t need_bytes) = 0;
 
-  /// Called after the pool grew by `bytes`, the amount it got, which may be less than it asked for.
+  /// Called after the pool grew by `bytes`, which may be less than it asked for.
   virtual void grew(const pool_view& /*after*/, std::uint64_t /*bytes*/) {}
 
   /// The next size to try after the device refused `refused_bytes`: at least `least_bytes`, or 0 to stop. By default
@@ -141,7 +141,7 @@ struct policy_setup {
   int compute_major = 0;
   std::uint64_t granularity_bytes = 0;
   std::uint64_t page_bytes = 0;    ///< 0 if the device cannot map pages
-  policy_parameters parameters{};  ///< checked against the declared ones; these win over those after the name
+  policy_parameters parameters{};  ///< checked against the declared ones; override parameters in the policy's text
 };
 
 using policy_factory = std::function<std::unique_ptr<policy>(const policy_setup&)>;

@@ -31,7 +31,7 @@ struct nvml_utilization_t {
 };
 struct nvml_process_t {  // nvmlProcessInfo_v2_t
   unsigned int pid;
-  unsigned long long used_gpu_memory;  // all ones: not available
+  unsigned long long used_gpu_memory;  // ULLONG_MAX: not available
   unsigned int gpu_instance_id;
   unsigned int compute_instance_id;
 };

@@ -73,7 +73,7 @@ class sim_memory {
   void close_host(address begin, std::uint64_t bytes);
   result<address> take_addresses(device_call call, std::uint64_t bytes, std::uint64_t gap_bytes);
   void give_addresses(address begin, std::uint64_t bytes, std::uint64_t gap_bytes);
-  /// Takes `bytes` if they fit beside the memory of this and other processes.
+  /// Takes `bytes` of physical memory, if that many are free.
   status take_physical(device_call call, std::uint64_t bytes);
   void give_run_back_if_unheld(std::uint64_t run_id);
   /// The mappings that cover `[begin, begin + bytes)` exactly, or an error.

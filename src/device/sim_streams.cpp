@@ -319,7 +319,7 @@ status sim_streams::begin_capture(stream_ref stream) {
   return {};
 }
 
-// Runs the captured work once, now; its uses of memory then count like others.
+// Runs the captured work once, now, so that its uses of memory count like those of other work.
 status sim_streams::end_capture(stream_ref stream) {
   const std::uint32_t index = find(stream);
   if (index == no_stream) return unknown("end_capture", stream);

@@ -118,7 +118,7 @@ class sim_streams {
     return stream < clock.size() ? clock[stream] : 0;
   }
   static void merge(vector_clock& target, const vector_clock& source);
-  /// An index for a new stream: a retired one whose work the host knows is done, else a new one.
+  /// Takes an index for a new stream: a retired index if the host knows that its work is done, otherwise a new one.
   std::uint32_t take_index();
   fence new_fence(std::uint64_t stream_id, std::uint64_t done_ns, fence_state*& state);
   fence_state* find(fence fence) noexcept;

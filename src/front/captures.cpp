@@ -44,7 +44,7 @@ status at_each_that_knows(const std::vector<logical_pool>& pools, stream_ref str
 
 namespace {
 
-/// A created stream, whose handle names one stream in every thread.
+/// Whether the program created the stream, so that its handle means the same stream in every thread.
 bool is_created(stream_ref stream) noexcept { return reinterpret_cast<std::uintptr_t>(stream.handle) > 2; }
 
 }  // namespace
@@ -301,7 +301,8 @@ void captures::ended_on(device& gpu, bool reported_only) {
   release_gone();
 }
 
-// A capture whose graph is gone must have ended. Graphs that the program has already released are refused.
+// A capture with a destroyed graph must have ended, so closes it first. `release` refuses a graph that the program has
+// released already.
 void captures::release_gone() {
   if (!gone_->any()) return;
   for (const std::uint64_t number : gone_->all()) {

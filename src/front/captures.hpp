@@ -2,8 +2,8 @@
 //
 // The program may announce captures (`begin`, `end`, `release`). Under `query`, gpumem also asks a device that reports
 // captures at each allocation, so that the program need not. In both cases gpumem watches the graph from the first
-// allocation inside the capture on, so that its blocks come back when it is destroyed. The driver reports that on its
-// own thread, which must not call anything: the callback leaves the capture's number, and the next allocation reads it.
+// allocation inside the capture on, and reclaims its blocks when the graph is destroyed. The driver reports that on its
+// own thread, which must not make driver calls: the callback stores the capture's number for the next allocation.
 #pragma once
 
 #include <atomic>
@@ -53,8 +53,8 @@ class captures {
   void hold(std::uint64_t number);
   void end_hold(std::uint64_t number) noexcept;
 
-  /// True while any stream is known to capture, or a graph is known to be gone: `follow` then has work to do even
-  /// without asking the device.
+  /// True while a stream is known to capture, or a graph is known to be destroyed: `follow` then has work to do even
+  /// without a query of the device.
   [[nodiscard]] bool busy() const noexcept { return any_open() || gone_->any(); }
   /// Called before an allocation. If `asks`, queries the device and notes captures that began or ended since the last
   /// allocation. Watches the graph of an open capture and releases destroyed graphs.
@@ -92,7 +92,7 @@ class captures {
   };
   using open_list = std::list<open_capture>;
 
-  /// The numbers of the captures whose graphs are destroyed, until they have been handled.
+  /// The numbers of captures whose graphs are destroyed but not yet released.
   class gone_graphs {
    public:
     /// `number` is a list of one, because this must not fail.

@@ -24,8 +24,8 @@ namespace gpumem {
 status dump_pools(allocator& memory, const std::function<status(const pool&)>& each);
 
 /// Answers a request of `gpumem dump` by writing to `descriptor`, which is a regular file: `trace` asks for the
-/// histories, one trace after another, `events` for the latest events of the slow paths as text. The error of the
-/// returned status says what to do.
+/// histories, one trace after another, `events` for the latest events of the slow paths as text. The message of an
+/// error names a remedy.
 status write_dump(std::span<allocator* const> allocators, std::string_view contents, int descriptor);
 
 /// The file of GPUMEM_TRACE if GPUMEM_HISTORY is set too.

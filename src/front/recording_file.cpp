@@ -98,8 +98,8 @@ status recording_file::begin_member() {
   return write_bytes(pending_header, end_);
 }
 
-/// Puts the compressed member into the kept space, its first bytes last: a kill at any moment leaves the rows in one
-/// form or the other.
+/// Writes the compressed member into the kept space, its first bytes last, so that a kill at any moment leaves the rows
+/// readable, compressed or not.
 status recording_file::end_member() {
   if (status made = compress(pending_, compression_); !made) return made;
   const std::string_view member{compression_};

@@ -1,4 +1,4 @@
-/// The file of a recording: whatever ends the program, the rows so far can be read.
+/// The file of a recording. Its rows stay readable even if the program crashes.
 ///
 /// Every row is in the file when `write` returns. It uses write calls rather than a mapping, because if another process
 /// truncates a mapped file, writing to the mapping ends the program. A compressed file is a sequence of independent
@@ -18,7 +18,7 @@ namespace gpumem {
 
 class recording_file {
  public:
-  /// Rows that are compressed together: at most what one uncompressed block of deflate holds.
+  /// The most bytes of rows in a member; they must fit an uncompressed deflate block.
   static constexpr std::size_t member_bytes = 60'000;
 
   recording_file() = default;

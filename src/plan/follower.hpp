@@ -32,7 +32,7 @@ class plan_matcher {
   void placed(std::uint32_t place, std::uint32_t block);
   /// Notes that `block` has ended. True if the plan next gives some of its memory to another stream.
   bool ended(std::uint32_t block) noexcept;
-  /// The block placed at `place`, or else at the next lower place.
+  /// The block placed at `place`, or if there is none, at the next lower place.
   [[nodiscard]] std::optional<std::uint32_t> placed_at_or_below(std::uint32_t place) const noexcept;
 
   static constexpr std::uint32_t lost_after = 64;

@@ -29,7 +29,7 @@ struct card_state {
   std::uint64_t promised_bytes = 0;  ///< free memory claimed by other programs but not used yet
   std::uint64_t claimed_bytes = 0;   ///< claimed by other programs, used or not
   unsigned next_place = 0;           ///< the first place without a lease; 0: no other program holds one
-  /// The memory left to this program beside earlier waiting ones; empty if there are none.
+  /// The memory left to this program after the requests of earlier waiting programs; empty if no program waits.
   std::optional<std::uint64_t> left_beside_waiters = std::nullopt;
   bool holds_memory = false;  ///< uses more memory than an unused card
   bool memory_known = true;   ///< if `known`: whether the memory figures are known

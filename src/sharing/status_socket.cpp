@@ -149,7 +149,7 @@ status_socket::status_socket(std::string path, owned_fd listening, std::function
 
 status_socket::~status_socket() {
   leave();
-  if (process_ != ::getpid()) {  // a forked child has no such thread
+  if (process_ != ::getpid()) {  // a forked child does not have the thread
     new std::thread{std::move(thread_)};
     static_cast<void>(listening_.release());
     return;

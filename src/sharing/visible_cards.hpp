@@ -35,8 +35,8 @@ struct visibility {
   std::vector<std::string> hidden;  ///< one line per hidden card or instance, with the reason
 };
 
-/// Sorts the cards into CUDA's order. PCI_BUS_ID: by PCI address. Anything else: fastest first, which only the driver
-/// knows exactly; here by cores times clock, then by PCI address.
+/// Sorts the cards into CUDA's order: by PCI address if `device_order` is PCI_BUS_ID, otherwise fastest first. Only the
+/// driver knows the speed exactly; this uses cores times clock, then the PCI address.
 void order_cards(std::vector<card>& cards, const std::optional<std::string>& device_order);
 
 /// Returns the cards that CUDA_VISIBLE_DEVICES leaves. `cards` are in CUDA's order; `variable` is empty if it is not
