@@ -412,7 +412,7 @@ class pooled_allocator final : public allocator {
     }
   }
 
-  // Compares the limit with those of the device's other pools and sets it, with no other limit changed in between.
+  // Checks the limit against those of the device's other pools and sets it, atomically with other calls of this.
   status set_limit_beside_others(const logical_pool& slot, std::uint64_t limit_bytes) {
     const mutex_lock lock{limits_mutex_};
     std::uint64_t other_limits = 0;
@@ -432,7 +432,8 @@ class pooled_allocator final : public allocator {
     return {};
   }
 
-  /// Calls `call` with the pool of a logical device, if it exists and its locks are not those of a forked parent.
+  /// Calls `call` with the pool of a logical device. Fails if there is none, or in a forked child, where a lock of the
+  /// pool may stay locked.
   template <typename Result, typename Call>
   Result of_pool(int device, const Call& call) const {
     return without_exceptions([&]() -> Result {

@@ -68,7 +68,7 @@ void captures::gone_graphs::forget(std::uint64_t number) noexcept {
 
 // Waits for the driver calls of other threads without the mutex, because requests on other streams need it.
 status captures::begin(stream_ref stream) {
-  std::vector<std::optional<std::uint64_t>> keys(pools_.size());  // by pool; nothing where it does not know the stream
+  std::vector<std::optional<std::uint64_t>> keys(pools_.size());  // by pool; empty if the pool does not know the stream
   for (const logical_pool& p : pools_) {
     if (usable(*p.device)) p.pool->below().poll();
   }

@@ -12,10 +12,10 @@
 namespace gpumem::plan {
 namespace {
 
-/// Windows: from the first to the last moment with this share of the peak load. The shortest windows, with the smallest
-/// problems, come first; the last window is the whole time.
+/// A window lasts from the first to the last moment with this share of the peak load. The shortest windows, with the
+/// smallest problems, come first; the last window is the whole time.
 constexpr std::array<double, 5> busy_shares{0.95, 0.9, 0.75, 0.5, 0};
-/// Buffers below these shares of the peak load are left out, except those alive at the peak.
+/// The proof leaves out buffers below these shares of the peak load, except those alive at the peak.
 constexpr std::array<double, 6> size_shares{0.02, 0.005, 0.002, 0.0005, 0.0001, 0};
 constexpr std::size_t most_relaxed = 600;  // buffers
 
@@ -38,7 +38,7 @@ relaxed cut_to(const problem& buffers, const window& span, const load& peak, std
     each.lower = std::max(each.lower, span.lower);
     each.upper = std::min(each.upper, span.upper);
     if (each.lower >= each.upper) continue;
-    // The buffers above must be able to drop by its size.
+    // The size must be a multiple of every alignment, so that the buffers above can drop by it.
     if (each.lower == span.lower && each.upper == span.upper && each.size % alignment == 0) {
       cut.on_the_floor += each.size;
     } else if (each.size >= least_size || at_peak) {

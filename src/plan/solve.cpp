@@ -19,7 +19,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// Buffers below these shares of the peak load are left out of a search and filled in afterwards.
+/// A search leaves out buffers below these shares of the peak load; gap filling places them afterwards.
 constexpr std::array<double, 6> size_levels{0.02, 0.005, 0.002, 0.0005, 0.0001, 0};
 constexpr std::uint64_t most_pairs = 40'000'000;       // of the ejection search: 160 MB
 constexpr std::uint64_t work_of_orders = 600'000'000;  // pairs examined by gap filling, over all orders
