@@ -1,8 +1,8 @@
 /// expandable: maps memory page by page behind reserved addresses, and reuses idle pages before it makes new ones.
 ///
-/// Reserved memory may exceed the peak of live memory by the slack. Beyond the slack, a missing page is unmapped where
-/// it is idle and mapped where it is needed. A move costs about as much as ten new pages and, if the idle memory was
-/// used a moment ago, a wait. The default slack is chosen from the curve in docs/expandable.md.
+/// Reserved memory may exceed the peak of live memory by the slack. Beyond the slack, the pool moves idle pages: it
+/// unmaps them and maps them where they are needed. A move costs about as much as ten new pages and, if the idle memory
+/// was used a moment ago, a wait. The default slack is chosen from the curve in docs/expandable.md.
 #include <algorithm>
 
 #include "bits.hpp"
@@ -26,8 +26,8 @@ class expandable final : public policy {
             .upper_end_pool_bytes = 1 * gib};
   }
 
-  /// A configured slack is exact to the page. By default some pages are made ahead while demand rises, and in runs,
-  /// which are cheap to make; both lower utilization a little.
+  /// A configured slack is exact to the page. By default the pool makes pages in runs, which are cheap, and some ahead
+  /// of rising demand; both lower utilization a little.
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t need_bytes,
                                      std::uint64_t missing_bytes) const override {
     const std::uint64_t live = view.live_bytes + need_bytes;
@@ -42,7 +42,7 @@ class expandable final : public policy {
     const std::uint64_t room = room_bytes(view, peak + default_slack_bytes(peak, view.moved_bytes, single));
     if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run, .over_bytes = 0};
     if (rises) return {.make_bytes = std::max(missing_bytes, ahead_bytes(peak, single)), .run_bytes = run};
-    // The same amount was live before, but now lies beside gaps. A little extra avoids further growth.
+    // The same amount was live before, so gaps now waste memory. Making a little extra avoids further growth.
     const std::uint64_t gap = share(std::min(peak, view.reserved_bytes), gap_share);
     return {.make_bytes = missing_bytes + round_up(single ? 0 : gap, page_), .run_bytes = run};
   }
@@ -54,29 +54,29 @@ class expandable final : public policy {
 
  private:
   static constexpr std::uint64_t ranges_of_device = 4;
-  /// A share of reserved memory; a larger one would be no bound.
+  /// The largest share of reserved memory; a larger share would bound nothing.
   static constexpr double most_slack = 0.999;
   // The default, chosen by the curve in docs/expandable.md.
   static constexpr double slack_share = 0.07;
   static constexpr std::uint64_t most_share_slack = 480 * mib;
-  static constexpr std::uint64_t most_slack_singly = 192 * mib;  ///< single pages near the limit: each can move
+  static constexpr std::uint64_t most_slack_singly = 192 * mib;  ///< near the limit, where each page can move
   /// With little live memory, moving a page costs more than making a few.
   static constexpr double slack_share_of_little = 0.15;
   static constexpr std::uint64_t least_slack = 32 * mib;
   static constexpr std::uint64_t most_slack_of_little = 256 * mib;
-  /// Pages that moved once tend to move again. 20 times the moved bytes are added to the slack, which costs less.
+  /// Adds 20 times the moved bytes to the slack: pages that moved once tend to move again, which costs more.
   static constexpr double slack_for_moved = 20;
   static constexpr double most_slack_for_moved = 0.4;
-  /// Made ahead of demand: enough that the calls cost less than the pages.
+  /// Bytes made ahead of demand: enough that the calls cost less than the pages.
   static constexpr double ahead_share = 0.005;
   static constexpr std::uint64_t least_ahead = 20 * mib;
   static constexpr std::uint64_t most_ahead = 64 * mib;
-  static constexpr double gap_share = 0.002;  ///< made beyond the need, so that a repeated step soon fits
+  static constexpr double gap_share = 0.002;  ///< extra bytes made, so that a repeated step soon fits
   static constexpr double run_share = 0.06;
   static constexpr std::uint64_t least_run = 16 * mib;
   static constexpr std::uint64_t largest_run = 256 * mib;
   static constexpr double run_share_of_device = 0.002;
-  /// The last 16 GiB of the limit, or its upper half if that is more, are made page by page.
+  /// The pool makes the last 16 GiB of the limit, or its upper half if that is more, page by page.
   static constexpr std::uint64_t singly = 16 * gib;
 
   static std::uint64_t share(std::uint64_t bytes, double fraction) {
@@ -85,7 +85,7 @@ class expandable final : public policy {
   [[nodiscard]] std::uint64_t room_bytes(const pool_view& view, std::uint64_t most) const {
     return most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;
   }
-  /// A configured share is of reserved memory: with 5 %, 95 % of it is in use at the peak.
+  /// A configured share is a share of reserved memory: at 5 %, 95 % of it is in use at the peak.
   [[nodiscard]] std::uint64_t set_slack_bytes(std::uint64_t live) const {
     if (slack_.unit == byte_limit::kind::bytes) return slack_.bytes;
     return share(live, slack_.fraction / (1 - std::min(slack_.fraction, most_slack)));
@@ -100,8 +100,8 @@ class expandable final : public policy {
   [[nodiscard]] std::uint64_t ahead_bytes(std::uint64_t live, bool single) const {
     return round_down(std::clamp(share(live, ahead_share), least_ahead, single ? least_ahead : most_ahead), page_);
   }
-  /// A run moves only as a whole, so the idle part of a partly used run serves no other place. The pool therefore makes
-  /// runs while the limit is far, and single pages, each of which can move, when it is near.
+  /// A run moves only as a whole, so the idle part of a partly used run cannot back another place. The pool therefore
+  /// makes runs while the limit is far, and single pages when it is near, because each single page can move.
   [[nodiscard]] std::uint64_t run_bytes(const pool_view& view, std::uint64_t live, std::uint64_t need_bytes) const {
     const std::uint64_t most = std::min(view.limit_bytes, view.free_at_start_bytes);
     const std::uint64_t far = std::min(most / 2, most > singly ? most - singly : 0);

@@ -1,7 +1,7 @@
 /// growth: starts small and grows on demand up to the limit, as TensorFlow's allow_growth does.
 ///
-/// Before a request fails, wholly idle segments go back, so that the request can get a segment of its own size.
-/// hard_cap and multi_pool are growth with a required setting. Pools enforce limits under every policy.
+/// Before a request fails, the pool returns wholly idle segments, so that the request can get a segment of its own
+/// size. hard_cap and multi_pool are growth with a required setting. Pools enforce limits under every policy.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,9 +48,9 @@ class doubling_growth final : public policy {
   doubling_steps steps_{doubling_steps::tensorflow_first_bytes};
 };
 
-/// One region of addresses that grows by mapping the next stretch at its end, so that free memory coalesces across
-/// growth steps and no request needs its own segment. Mapped memory never moves; idle stretches go back like segments.
-/// If the addresses cannot be reserved, the pool grows in segments.
+/// Grows one region of addresses by mapping the next stretch at its end, so that free memory coalesces across growth
+/// steps and no request needs its own segment. Mapped memory never moves; the pool returns idle stretches as it returns
+/// segments. If the addresses cannot be reserved, the pool grows in segments.
 class growth_in_one_region final : public growth {
  public:
   using growth::growth;
@@ -69,8 +69,8 @@ class growth_in_one_region final : public growth {
 
  private:
   static constexpr std::uint64_t least_step_bytes = 4 * mib;
-  static constexpr std::uint64_t step_share = 48;  ///< a step is 1/48 of the pool; at most the last one is wasted
-  /// Addresses cost nothing. Memory that is taken again after a return is mapped at the end of the region.
+  static constexpr std::uint64_t step_share = 48;  ///< a step is 1/48 of the pool; at most the last step is wasted
+  /// The region is longer than the device's memory, because memory taken after a return is mapped at its end.
   static constexpr std::uint64_t ranges_of_device = 4;
 };
 
@@ -87,7 +87,7 @@ policy_parameter backing_parameter() {
           }};
 }
 
-/// On a device that cannot map pages the pool uses segments.
+/// Creates `growth_in_one_region` for `backing=mapped` if the device can map pages, otherwise `growth`.
 std::unique_ptr<policy> make_growth(const policy_setup& setup, policy_needs needs) {
   const auto backing = setup.parameters.find("backing");
   if (backing != setup.parameters.end() && backing->second == "mapped" && setup.page_bytes != 0) {

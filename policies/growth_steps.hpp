@@ -11,8 +11,8 @@
 /// | 768 MiB to 6 GiB | 192 MiB                                   |
 /// | more             | a thirty-second of the pool               |
 ///
-/// As in TensorFlow's allow_growth, a step doubles until it covers the request, and a step that covered its request
-/// without doubling is doubled for the next one. Unlike there:
+/// As in TensorFlow's allow_growth, a step doubles until it covers the request, and a step that covers its request
+/// without doubling doubles for the next request. Differences:
 ///
 /// - The first step is 16 MiB, not 2 MiB: small first steps leave a row of segments too small for the next requests.
 /// - Steps stop doubling, because most of the last step is wasted.
@@ -46,13 +46,13 @@ class doubling_steps {
     return offered_bytes_;
   }
 
-  /// States how much the pool holds. The step never exceeds that by more than the first step. After memory went back,
-  /// the steps are those of a pool of the new size.
+  /// States the bytes that the pool holds. The step never exceeds them by more than the first step, so after the pool
+  /// returns memory, its steps are those of a pool of the new size.
   constexpr void pool_holds(std::uint64_t held_bytes) noexcept {
     while (step_bytes_ > first_bytes_ && step_bytes_ - first_bytes_ > held_bytes) step_bytes_ /= 2;
   }
 
-  /// The pool took the last offered step, in full or in part.
+  /// Call when the pool has taken the last offered step, in full or in part.
   constexpr void taken() noexcept {
     step_bytes_ = offered_bytes_ > step_bytes_ ? offered_bytes_ : doubled(step_bytes_);
     offered_bytes_ = step_bytes_;
@@ -71,14 +71,16 @@ class doubling_steps {
 class growth_steps {
  public:
   static constexpr std::uint64_t first_step_bytes = 16 * mib;
-  static constexpr std::uint64_t free_step_bytes = 128 * mib;        ///< up to this size a step only doubles
-  static constexpr std::uint64_t small_pool_share = 4;               ///< beyond that, a quarter of the pool, ...
-  static constexpr std::uint64_t small_pool_step_bytes = 192 * mib;  ///< ... at most this, until
-  static constexpr std::uint64_t large_pool_share = 32;              ///< a thirty-second of the pool is more
+  // Largest step = max(128 MiB, min(pool / 4, 192 MiB), pool / 32).
+  static constexpr std::uint64_t free_step_bytes = 128 * mib;
+  static constexpr std::uint64_t small_pool_share = 4;
+  static constexpr std::uint64_t small_pool_step_bytes = 192 * mib;
+  static constexpr std::uint64_t large_pool_share = 32;
 
-  static constexpr std::uint64_t own_segment_bytes = 24 * mib;  ///< smaller requests always share a segment
-  static constexpr std::uint64_t own_segment_share = 96;        ///< and so do those below 1/96 of the pool, ...
-  static constexpr std::uint64_t most_shared_bytes = 32 * mib;  ///< ... but no request of this size or more
+  // A request gets its own segment from clamp(pool / 96, 24 MiB, 32 MiB) on.
+  static constexpr std::uint64_t own_segment_bytes = 24 * mib;
+  static constexpr std::uint64_t own_segment_share = 96;
+  static constexpr std::uint64_t most_shared_bytes = 32 * mib;
   static constexpr std::uint64_t own_segment_unit_bytes = 2 * mib;
 
   /// `first_bytes` is at least 1.
@@ -94,7 +96,7 @@ class growth_steps {
     return std::max(need_bytes, std::min(steps_.covering(need_bytes), most));
   }
 
-  /// The pool took the last offered segment, in full or in part. A segment for a single request is not a step.
+  /// Call when the pool has taken the last offered segment, in full or in part. A segment of its own is not a step.
   constexpr void taken() noexcept {
     if (!offered_own_segment_) steps_.taken();
   }

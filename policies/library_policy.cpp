@@ -82,7 +82,7 @@ class library_policy final : public policy {
   void* self_;
 };
 
-/// The parameters as the user writes them: `name=value` or a word each, separated by `,`.
+/// Formats the parameters as users write them: `name=value` or a word each, separated by `,`.
 std::string text_of(const policy_parameters& parameters) {
   std::string text;
   for (const auto& [name, value] : parameters) {

@@ -1,4 +1,4 @@
-/// Presents a shared library's policy as a `policy`, with its answers brought into the range that the pool requires.
+/// Presents a shared library's policy as a `policy`, and clamps its answers to the range that the pool requires.
 #pragma once
 
 #include "gpumem/policy_library.h"

@@ -1,7 +1,7 @@
-/// planned: takes one segment of the plan's size at first use. Requests that depart from the plan get segments beside
-/// it, as under growth.
+/// planned: takes one segment of the plan's size at first use. Requests that depart from the plan get other segments,
+/// as under growth.
 ///
-/// The pool follows the plan and places blocks in the segment; the policy does not. Without a plan the policy works as
+/// The pool, not the policy, follows the plan and places blocks in the segment. Without a plan the policy works as
 /// growth. `planned:record` and `planned:renew` also write the plan.
 #include "built_in.hpp"
 #include "growth_steps.hpp"
@@ -31,7 +31,7 @@ class planned final : public policy {
   [[nodiscard]] unsigned segment_class(std::uint64_t) const override { return plan_bytes_ == 0 ? 0 : 1; }
   [[nodiscard]] unsigned segment_classes() const override { return plan_bytes_ == 0 ? 1 : 2; }
 
-  /// The plan's places stay where they are.
+  /// Never with a plan, because the plan's segment must stay.
   [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return plan_bytes_ == 0; }
 
  private:

@@ -1,4 +1,4 @@
-/// Shared libraries with policies: loaded, checked, registered, and never unloaded.
+/// Loads shared libraries with policies, checks and registers them, and never unloads them.
 #include <dlfcn.h>
 #include <elf.h>
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ status refused(const std::string& path, std::string_view why) {
   return {errc::bad_setting, fmt::format("{}={}: {}", variable, printable(path), why)};
 }
 
-/// Whether what dlsym found is code. The resolved function of an IFUNC may have no symbol of its own.
+/// Whether the address `found` by dlsym is a function. The resolved function of an IFUNC may have no symbol entry.
 bool is_function(void* found) {
   Dl_info info{};
   ElfW(Sym)* entry = nullptr;

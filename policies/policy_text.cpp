@@ -10,7 +10,7 @@
 namespace gpumem {
 namespace {
 
-/// `slack=5%` and `renew`, as they may be written.
+/// Lists the accepted forms of the policy's parameters: `slack=VALUE, renew`.
 std::string forms_of(const policy_entry& policy) {
   std::string forms;
   for (const policy_parameter& p : policy.parameters) {

@@ -14,10 +14,10 @@ struct policy_text {
 };
 [[nodiscard]] policy_text split_policy(std::string_view text) noexcept;
 
-/// Whether `name` can stand in `GPUMEM_POOLS=train:8GiB:name` and in `name,limit=4GiB`.
+/// Whether `name` may be a policy in `GPUMEM_POOLS=train:8GiB:name` and in `name,limit=4GiB`.
 [[nodiscard]] bool is_policy_name(std::string_view name) noexcept;
 
-/// `bad_setting` if the policy declares no such parameter, or refuses the value.
+/// `bad_setting` if the policy does not declare a given parameter, or refuses its value.
 [[nodiscard]] status check_parameters(const policy_entry& policy, const policy_parameters& given);
 
 }  // namespace gpumem

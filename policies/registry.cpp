@@ -1,4 +1,4 @@
-/// The table of policies: the built-in ones, those of GPUMEM_POLICY_LIBRARY, then those the program registers.
+/// The table of policies: first the built-in policies, then those of GPUMEM_POLICY_LIBRARY and of the program.
 ///
 /// One lock guards the table and is held for table access only. Factories run without it and may use the registry. A
 /// factory is called once at registration, for the policy's `needs`, and then for each pool. The table is never
@@ -39,8 +39,8 @@ result<std::unique_ptr<policy>> made_by(const registered_policy& row, const poli
   return made;
 }
 
-/// The policy's `needs` with these parameters; defaults if it cannot be made (a pool that needs it is refused). None
-/// only if the host has no memory.
+/// Returns the policy's `needs` with these parameters, or the defaults if the policy cannot be made (opening a pool
+/// then fails). Fails only if the host has no memory.
 result<policy_needs> needs_of(const registered_policy& row, const policy_parameters& parameters) {
   const result<std::unique_ptr<policy>> asked = made_by(row, {.parameters = parameters});
   if (asked.code() == errc::host_failure) return asked.why();
@@ -92,7 +92,7 @@ status unknown(const registry& table, std::string_view name) GPUMEM_REQUIRES(in.
   return {errc::bad_setting, fmt::format("policy '{}' is unknown; expected one of {}", name, known)};
 }
 
-/// The row that `text` names.
+/// Returns the row of the policy named by `text`.
 result<registered_policy> row_of(std::string_view text) {
   if (status loaded = load_named_policy_library(); !loaded) return loaded;
   registry& table = the_registry();

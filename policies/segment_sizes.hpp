@@ -25,8 +25,8 @@ namespace gpumem {
   return checked_round_up(need_bytes, granule_bytes(view)).value_or(UINT64_MAX);
 }
 
-/// A request for `wanted_bytes`, cut to the limit, and for at least `need_bytes`, whatever the limit says. The pool
-/// refuses a need beyond the limit, so that the refusal carries its report.
+/// A request for `wanted_bytes`, cut to the limit. It asks for at least `need_bytes`, even beyond the limit: the pool
+/// then refuses it with a report.
 [[nodiscard]] inline segment_request request_within_limit(const pool_view& view, std::uint64_t wanted_bytes,
                                                           std::uint64_t need_bytes) noexcept {
   const std::uint64_t least = whole_granules(view, need_bytes);

@@ -85,7 +85,7 @@ struct logical_device {
 class allocator {
  public:
   /// Opens an allocator over `devices` (not owned; they must outlive it). Checks policy, limits and pools.
-  /// `bad_setting` names the variable, its value and what was expected.
+  /// `bad_setting` names the variable, its value and the expected values.
   static result<std::unique_ptr<allocator>> open(std::span<device* const> devices, const settings& options);
   virtual ~allocator() = default;
 
@@ -107,8 +107,8 @@ class allocator {
   void deallocate(void* pointer, const free_args& stated = {}) noexcept {
     if (!free_to_cache(pointer, stated)) deallocate_or_log(pointer, stated);
   }
-  /// The same, but returns misuse: `unknown_pointer`, `double_free`, `wrong_size` or `wrong_device`. The block then
-  /// stays as it is.
+  /// The same, but returns misuse: `unknown_pointer`, `double_free`, `wrong_size` or `wrong_device`. Misuse does not
+  /// change the block.
   status try_deallocate(void* pointer, const free_args& stated = {}) {
     if (free_to_cache(pointer, stated)) return {};
     return do_deallocate(pointer, stated);
@@ -122,16 +122,16 @@ class allocator {
   /// States that `stream` is about to be destroyed. Blocks that it freed become free for others behind a fence on the
   /// whole context, and a later stream with the same handle inherits nothing.
   virtual status stream_release(stream_ref stream) = 0;
-  /// Between these calls `stream` captures. gpumem makes no call that would invalidate the capture, and the graph owns
-  /// what `stream` allocates.
+  /// Call these around a capture of `stream`. In between, gpumem makes no call that would invalidate the capture, and
+  /// the graph owns the blocks that `stream` allocates.
   virtual status capture_begin(stream_ref stream) = 0;
   virtual result<graph_ref> capture_end(stream_ref stream) = 0;
-  /// For captures that gpumem noticed by itself: states that one on this physical device has ended. Asks each
-  /// non-blocking stream of the device that was noticed to capture, which must still exist, and ends the captures that
-  /// are over. `wrong_device` if no pool is on that device.
+  /// For captures that gpumem noticed by itself: states that one on this physical device has ended. Queries each
+  /// non-blocking stream that was noticed to capture on the device, and ends the captures that are over. Those streams
+  /// must still exist. `wrong_device` if no pool is on that device.
   virtual status captures_ended(int /*physical_device*/) { return {}; }
-  /// The same, of captures that were noticed at a request with `reports_capture_end` only: for a caller that does not
-  /// know whether other parts of the program have destroyed their streams.
+  /// The same, but only for captures that were noticed at a request with `reports_capture_end`. For a caller that does
+  /// not know whether other parts of the program have destroyed their streams.
   virtual status reported_captures_ended(int /*physical_device*/) { return {}; }
   /// States that the graph will not run again. Its blocks become free for others behind a fence.
   virtual status graph_release(graph_ref graph) = 0;
@@ -143,12 +143,12 @@ class allocator {
   /// follow with their free.
   virtual status close_region(int device, std::uint64_t region);
 
-  /// Gives wholly idle segments back until `bytes` are returned; by default all of them.
+  /// Returns wholly idle segments to the device until `bytes` are returned; by default all of them.
   virtual result<trim_result> trim(int device, std::uint64_t bytes = UINT64_MAX) = 0;
-  /// Sets the limit, effective at once: the pool takes nothing beyond it and gives back what it can.
+  /// Sets the limit at once: the pool takes no memory beyond it, and returns as much of an excess as it can.
   virtual result<limit_result> set_limit(int device, std::uint64_t limit_bytes) = 0;
-  /// Adds a callback that is asked, without a lock held, before a request is refused. One that throws counts as false
-  /// and is named in the log; an empty one is ignored.
+  /// Adds a callback, called without a lock before the pool refuses a request. An exception counts as false and is
+  /// logged; an empty callback is ignored.
   virtual void on_out_of_memory(oom_callback callback) = 0;
 
   [[nodiscard]] virtual const std::vector<logical_device>& devices() const noexcept = 0;
@@ -165,14 +165,14 @@ class allocator {
   virtual status reset_peak_reserved(int device);
   /// Gives the GPU with this driver ordinal access to this device's mapped memory. Plain memory needs no such call.
   virtual status enable_peer(int device, int physical_ordinal);
-  /// Adds an observer of the segments of every device, for the allocator's life. It is told of memory that comes or
-  /// goes from now on, except of what goes when the allocator closes; `segments` lists what came before.
+  /// Adds an observer of the segments of every device, for the allocator's life. It is notified when memory is added or
+  /// removed from now on, but not when the allocator closes; `segments` lists the memory added before.
   virtual status observe_segments(std::shared_ptr<segment_observer> observer);
 
  protected:
   allocator() = default;
-  /// Allocates and frees if the thread's cache does not. An allocator that is not gpumem's has no cache, so these serve
-  /// every call. On `out_of_memory` stores the report in `refusal`, if not null.
+  /// Called if the thread's cache does not serve an allocation or free. Allocators that are not gpumem's have no cache,
+  /// so these serve every call. On `out_of_memory` stores the report in `refusal`, if not null.
   virtual result<void*> do_allocate(const request& request, oom_slot* refusal) = 0;
   virtual status do_deallocate(void* pointer, const free_args& stated) = 0;
 

@@ -61,7 +61,7 @@ struct device_info {
 /// Whether a device is usable, known without a driver call.
 enum class device_condition : std::uint8_t {
   usable,
-  forked,  ///< this process is a fork of the one that used the device; the driver works only in the parent
+  forked,  ///< this process was forked from the process that used the device; the driver works only there
   reset,   ///< the program reset the device: its memory is gone
 };
 
@@ -173,9 +173,9 @@ class device {
   status wait_host(fence fence) {
     return call(device_call::wait_host, [&] { return do_wait_host(fence); });
   }
-  /// Waits on the host until one of `fences` is done; true then. False after `most_ns` of `clock_ns` (UINT64_MAX: no
-  /// limit), or once `stop` returns true; it is asked between two looks at the fences. Counts as one `wait_host`. A
-  /// device that does not override `do_wait_any` waits for the first fence, with no limit.
+  /// Waits on the host until one of `fences` is done, and returns true. Returns false after `most_ns` of `clock_ns`
+  /// (UINT64_MAX: no limit), or once `stop` returns true; it calls `stop` between polls of the fences. Counts as one
+  /// `wait_host`. A device that does not override `do_wait_any` waits for the first fence, without a limit.
   result<bool> wait_any(std::span<const fence> fences, std::uint64_t most_ns, const std::function<bool()>& stop) {
     return call(device_call::wait_host, [&] { return do_wait_any(fences, most_ns, stop); });
   }
@@ -185,8 +185,8 @@ class device {
   status wait_stream(stream_ref waiter, fence fence) {
     return call(device_call::wait_stream, [&] { return do_wait_stream(waiter, fence); });
   }
-  /// The context of a created stream, if it is not this device's own context: another device's, or a further one; else
-  /// 0. Requires that the stream exists.
+  /// The context of a created stream if it is foreign: another device's context, or a further context of this device.
+  /// Otherwise 0. Requires that the stream exists.
   result<std::uint64_t> foreign_context(stream_ref stream) noexcept try {
     return do_foreign_context(stream);
   } catch (...) {
@@ -268,18 +268,18 @@ class device {
   virtual status do_wait_host(fence fence) = 0;
   virtual status do_wait_stream(stream_ref waiter, fence fence) = 0;
   virtual void do_drop(fence fence) noexcept = 0;
-  virtual result<std::uint64_t> do_foreign_context(stream_ref /*of*/) { return std::uint64_t{0}; }
+  virtual result<std::uint64_t> do_foreign_context(stream_ref /*stream*/) { return std::uint64_t{0}; }
   virtual result<fence> do_record_foreign(std::uint64_t /*context*/) {
     return status{errc::unsupported, "this device knows no other contexts"};
   }
-  virtual result<bool> do_is_blocking(stream_ref /*s*/) { return false; }
+  virtual result<bool> do_is_blocking(stream_ref /*stream*/) { return false; }
   virtual result<bool> do_blocking_stream_captures() {
     return status{errc::unsupported, "this device does not tell which streams capture"};
   }
   virtual void do_enter() noexcept {}
   virtual void do_leave() noexcept {}
   virtual result<std::uint64_t> do_stream_id(stream_ref stream) = 0;
-  virtual result<std::uint64_t> do_capture_id(stream_ref /*of*/) { return std::uint64_t{0}; }
+  virtual result<std::uint64_t> do_capture_id(stream_ref /*stream*/) { return std::uint64_t{0}; }
   virtual status do_watch_graph(stream_ref /*capturing*/, std::function<void()> /*gone*/) {
     return {errc::unsupported, "this device does not tell when a graph is gone"};
   }

@@ -1,6 +1,6 @@
 /* The C interface: stream-ordered device memory from gpumem, for C and languages that can call C.
  *
- * Every function returns a code; `gpumem_last_message` then says what failed, with figures. No function throws, and all
+ * Every function returns a code; `gpumem_last_message` explains a failure, with figures. No function throws, and all
  * may be called from any thread. A stream is a cudaStream_t or CUstream passed as a pointer; null is the default
  * stream. Sizes are bytes. Devices are logical ordinals: one per GPU, or those that GPUMEM_POOLS names.
  *
@@ -54,9 +54,8 @@ typedef struct gpumem_allocator gpumem_allocator;
 /* The process's allocator: every visible GPU, settings from GPUMEM_*. The first call opens it; all return the same. */
 gpumem_code gpumem_default(gpumem_allocator** allocator);
 /* Opens another allocator over every visible GPU. `settings` is null or a list of `name=value` pairs separated by
- * spaces
- * (`policy=hard_cap limit=2GiB pools=1GiB,1GiB`); GPUMEM_* of the environment win over them. On failure `*out` is null.
- */
+ * spaces (`policy=hard_cap limit=2GiB pools=1GiB,1GiB`); GPUMEM_* of the environment win over them. On failure
+ * `*allocator` is null. */
 gpumem_code gpumem_open(const char* settings, gpumem_allocator** allocator);
 /* The same over `devices` simulated GPUs of `bytes` each, for tests. If `host_memory` is not 0, the blocks are real
  * host memory that the program may read and write; otherwise their addresses have no memory. */
@@ -64,10 +63,10 @@ gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, 
                                   gpumem_allocator** allocator);
 /* A stream of the simulated GPU behind a logical device; GPUMEM_UNSUPPORTED on a real one. */
 gpumem_code gpumem_simulated_stream(gpumem_allocator* memory, int device, void** stream);
-/* Whether `name` is a setting that takes `value`, as one of the pairs: GPUMEM_BAD_SETTING has what is wrong. What only
- * a GPU can tell, such as a limit above its memory, is told at opening. */
+/* Checks one `name=value` pair; the message of GPUMEM_BAD_SETTING says what is wrong. Errors that depend on the GPU,
+ * such as a limit above its memory, are reported only at opening. */
 gpumem_code gpumem_check_setting(const char* name, const char* value);
-/* The same of every GPUMEM_* of the environment; that the policy exists, too. */
+/* Checks every GPUMEM_* of the environment, and that the policy exists. */
 gpumem_code gpumem_check_environment(void);
 /* Closes the allocator and returns all its memory. Requires that no other thread uses it. Does nothing for null, and
  * refuses the process's own allocator. */
@@ -75,7 +74,7 @@ gpumem_code gpumem_close(gpumem_allocator* memory);
 
 /* --- memory ---------------------------------------------------------------------------------------------------- */
 
-/* Allocates `bytes` for work on `stream`, at a multiple of 512. On failure `*out` is null. */
+/* Allocates `bytes` for work on `stream`, at a multiple of 512. On failure `*block` is null. */
 gpumem_code gpumem_allocate(gpumem_allocator* memory, size_t bytes, int device, void* stream, void** block);
 /* The same at a multiple of `alignment`, a power of two. */
 gpumem_code gpumem_allocate_aligned(gpumem_allocator* memory, size_t bytes, size_t alignment, int device, void* stream,
@@ -84,8 +83,8 @@ gpumem_code gpumem_allocate_aligned(gpumem_allocator* memory, size_t bytes, size
 gpumem_code gpumem_free(gpumem_allocator* memory, void* block);
 /* Frees the block in the order of `stream`, which must be ordered behind all work that uses the block. */
 gpumem_code gpumem_free_on(gpumem_allocator* memory, void* block, void* stream);
-/* States that work on `stream` also uses the block. After its free, the block is reusable only when that is done. The
- * stream must not be destroyed before the block is freed. */
+/* States that work on `stream` also uses the block. After its free, the block is reusable only when that work is done.
+ * The stream must not be destroyed before the block is freed. */
 gpumem_code gpumem_record_use(gpumem_allocator* memory, void* block, void* stream);
 
 typedef struct gpumem_block {
@@ -104,8 +103,9 @@ gpumem_code gpumem_describe(gpumem_allocator* memory, const void* inside, gpumem
 
 /* States that `stream` is about to be destroyed. Required if GPUMEM_STREAM_IDS is `notify`. */
 gpumem_code gpumem_stream_release(gpumem_allocator* memory, void* stream);
-/* Between these calls `stream` captures, and the graph owns what it allocates. If the driver reports captures, gpumem
- * notices them by itself at the stream's first allocation; call `gpumem_capture_begin` to announce one before that. */
+/* Call these around a capture of `stream`; the graph owns the blocks that `stream` allocates in between. If the driver
+ * reports captures, gpumem notices them by itself at the stream's first allocation; call `gpumem_capture_begin` to
+ * announce one before that. */
 gpumem_code gpumem_capture_begin(gpumem_allocator* memory, void* stream);
 gpumem_code gpumem_capture_end(gpumem_allocator* memory, void* stream, uint64_t* graph);
 /* Checks whether captures that gpumem noticed on this GPU (the driver's ordinal) have ended. Their streams must still
@@ -116,10 +116,10 @@ gpumem_code gpumem_graph_release(gpumem_allocator* memory, uint64_t graph);
 
 /* --- how much -------------------------------------------------------------------------------------------------- */
 
-/* Gives wholly idle segments back until `bytes` are returned (UINT64_MAX: all). `returned` may be null. */
+/* Returns wholly idle segments to the device until `bytes` are returned (UINT64_MAX: all). `returned` may be null. */
 gpumem_code gpumem_trim(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* returned);
-/* Sets the limit, effective at once: the pool takes nothing beyond it and gives back what it can. `over_bytes`, which
- * may be null, gets the bytes still held beyond the limit. */
+/* Sets the limit at once: the pool takes no memory beyond it, and returns as much of an excess as it can. `over_bytes`,
+ * which may be null, gets the bytes still held beyond the limit. */
 gpumem_code gpumem_set_limit(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* over_bytes);
 
 /* Reserved = live + thread_cached + cached + fenced + idle + leaked. Later versions add fields at the end; a program

@@ -1,10 +1,10 @@
-/// A policy: how much device memory a pool takes, when, in segments or page by page, and what it gives back.
+/// A policy decides how much device memory a pool takes and when, in segments or page by page, and when it returns it.
 ///
 /// A policy receives byte counts and answers with byte counts. It sees no pointer, stream, clock, lock or driver call.
 /// If it throws, the current request fails with `policy_failed` and the policy's name; nothing is lost, and the next
-/// request asks again. One instance serves one pool, which calls it from one thread at a time and holds its lock: a
-/// policy must not call the allocator, or wait for a thread that does, since it would wait for ever. To write your own,
-/// derive, call `register_policy`, and choose it by name with GPUMEM_POLICY; examples/user_policy.cpp is complete.
+/// request calls the policy again. One instance serves one pool, which calls it from one thread at a time and holds its
+/// lock: a policy that calls the allocator, or waits for a thread that does, deadlocks. To write your own, derive, call
+/// `register_policy`, and choose it by name with GPUMEM_POLICY; examples/user_policy.cpp is complete.
 #pragma once
 
 #include <cstdint>
@@ -102,7 +102,7 @@ class policy {
   /// have `least_bytes >= need_bytes`.
   virtual segment_request grow(const pool_view& view, std::uint64_t need_bytes) = 0;
 
-  /// Called after the pool grew by `bytes`, the amount it got, which may be less than it asked for.
+  /// Called after the pool grew by `bytes`, which may be less than it asked for.
   virtual void grew(const pool_view& /*after*/, std::uint64_t /*bytes*/) {}
 
   /// The next size to try after the device refused `refused_bytes`: at least `least_bytes`, or 0 to stop. By default
@@ -141,7 +141,7 @@ struct policy_setup {
   int compute_major = 0;
   std::uint64_t granularity_bytes = 0;
   std::uint64_t page_bytes = 0;    ///< 0 if the device cannot map pages
-  policy_parameters parameters{};  ///< checked against the declared ones; these win over those after the name
+  policy_parameters parameters{};  ///< checked against the declared ones; override parameters in the policy's text
 };
 
 using policy_factory = std::function<std::unique_ptr<policy>(const policy_setup&)>;
@@ -177,7 +177,7 @@ status register_policy(policy_entry entry, policy_factory make);
 status register_policy(std::string name, std::string summary, policy_factory make);
 
 /// Registers the policies of a shared library (gpumem/policy_library.h). On an error registers none, and the message
-/// names the file, what was found and what was expected. Loads a file only once and keeps it loaded.
+/// names the file, the value found and the value expected. Loads a file only once and keeps it loaded.
 status load_policy_library(const std::string& path);
 
 /// Every policy, in this order: built in, from GPUMEM_POLICY_LIBRARY, registered by the program.

@@ -40,7 +40,7 @@ using release [[deprecated("use free_args")]] = free_args;  ///< the name in 0.1
 struct trim_result {
   std::uint64_t returned_bytes = 0;
   std::uint64_t in_use_bytes = 0;   ///< free bytes that stay, in segments with live blocks
-  std::uint64_t pending_bytes = 0;  ///< free bytes whose fences could not be waited for (a capture is running)
+  std::uint64_t pending_bytes = 0;  ///< free bytes whose fences could not be awaited (during a capture)
   std::uint64_t kept_bytes = 0;     ///< wholly idle, but the policy keeps it (grab_all)
 };
 
@@ -49,7 +49,7 @@ struct limit_result {
   std::uint64_t reserved_bytes = 0;  ///< still held
   std::uint64_t over_bytes = 0;      ///< reserved beyond the limit, because it could not be given back
   std::uint64_t live_bytes = 0;      ///< the part of `reserved_bytes` that the program uses
-  trim_result trimmed;               ///< what went back, and why the rest stayed
+  trim_result trimmed;               ///< the bytes returned, and those that stayed, by reason
   [[nodiscard]] std::string to_string() const;
 };
 

@@ -68,7 +68,7 @@ enum class stream_reuse : std::uint8_t {
   host,    ///< the host waits for the fence before it takes more memory
 };
 
-/// What GPUMEM_LIMIT covers in a process with gpumem preloaded.
+/// The memory that GPUMEM_LIMIT covers in a process with gpumem preloaded.
 enum class limit_scope : std::uint8_t {
   pool,     ///< gpumem's own segments
   process,  ///< all device memory of the process
@@ -77,10 +77,10 @@ enum class limit_scope : std::uint8_t {
 enum class setting_source : std::uint8_t { default_value, code, environment };
 
 /// Reads digits with an optional fraction, without sign, and a unit. `KiB` ... `TiB` and `K` ... `T` are powers of
-/// 1024, `kB` ... `TB` powers of 1000. `bad_setting` has the text and what was expected. `setting` names the setting in
-/// the message.
+/// 1024, `kB` ... `TB` powers of 1000. `bad_setting` has the text and the expected form; `setting` names the setting
+/// there.
 result<std::uint64_t> parse_bytes(std::string_view text, std::string_view setting = "size");
-/// Parses every form of `byte_limit`. Zero, negative, NaN and more than 100 % are refused.
+/// Parses every form of `byte_limit`. Refuses zero, negative, NaN and more than 100 %.
 result<byte_limit> parse_limit(std::string_view text, std::string_view setting = "limit");
 /// Reads a list separated by `,` or `+`.
 result<std::vector<pool_spec>> parse_pools(std::string_view text, std::string_view setting = "pools");
@@ -140,7 +140,7 @@ class settings {
   status set(std::string_view option, std::string_view value, setting_source source_kind = setting_source::code);
 
   /// Applies `GPUMEM_*` over the values set by code. Every bad or unknown variable adds one line to `problems`
-  /// (variable, value, what was expected), and its option keeps its value. A bad limit, reserve, pool, group or device
+  /// (variable, value, expected values), and its option keeps its value. A bad limit, reserve, pool, group or device
   /// setting is an error regardless of `strict`, so that a requested limit never becomes none. In strict mode the first
   /// problem of any kind is the error. On an error nothing changes.
   status apply(const environment& variables, std::vector<std::string>* problems = nullptr);
@@ -155,8 +155,8 @@ class settings {
   [[nodiscard]] setting_source source(std::string_view option) const noexcept;
   /// An option's value as text for `set`; empty if it is not set and for unknown names.
   [[nodiscard]] std::string text(std::string_view option) const;
-  /// An option as it was set, for messages: `GPUMEM_LIMIT_1=900GiB`. A value set through its field, or by default, is
-  /// as `text` has it, after the option's variable. Empty for unknown names.
+  /// An option as it was set, for messages: `GPUMEM_LIMIT_1=900GiB`. For a value set through its field or by default,
+  /// the option's variable and `text`. Empty for unknown names.
   [[nodiscard]] std::string assignment(std::string_view option) const;
   /// One line per option: `GPUMEM_POLICY=growth (default)`, as GPUMEM_VERBOSE prints it.
   [[nodiscard]] std::string describe() const;
@@ -171,7 +171,7 @@ class settings {
   struct origin {
     setting_source source;
     std::string assignment;  ///< `GPUMEM_LIMIT_1=0.5TiB`
-    std::string text;        ///< what `text` gave then: `512GiB`
+    std::string text;        ///< the result of `text` when it was set: `512GiB`
   };
   std::map<std::string, origin, std::less<>> origins_;
   std::map<std::string, std::string, std::less<>> overruled_;  // values set by code that the environment replaced

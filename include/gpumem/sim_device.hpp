@@ -5,9 +5,9 @@
 /// wait advances the host's clock to that time. The same calls give the same times, addresses and answers on every
 /// machine.
 ///
-/// The referee works like a race detector. For every byte it knows the last use on each stream, and it reports a block
-/// that is handed to a stream which is not ordered after all of them (by stream order, by a fence the stream waits for,
-/// or by a fence the host saw complete). All functions may be called from any thread.
+/// The referee works like a race detector. It knows the last use of every byte on each stream, and reports a block that
+/// is handed to a stream not ordered after all of these uses (by stream order, by a fence that the stream waits for, or
+/// by a fence that the host saw complete). All functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ struct sim_config {
   std::uint32_t host_range_capacities = 6;  ///< with `host_memory`: address space, in multiples of the capacity
   /// Entries of each stream's queue; a call that finds it full waits for the oldest entry. 0: unlimited.
   std::uint32_t queue_depth = 0;
-  bool referee = true;  ///< off: remembers no uses, and `hazards` stays empty
+  bool referee = true;  ///< if false, records no uses, and `hazards` stays empty
 };
 
 /// The kind of a stream.
@@ -64,7 +64,7 @@ struct sim_stream {
 
 enum class hazard_kind : std::uint8_t {
   early_reuse,     ///< handed out while another stream may still use it
-  overlap,         ///< handed out while it is handed out already
+  overlap,         ///< handed out twice at once
   use_after_free,  ///< freed to the driver or unmapped while a stream may still use it, or used without memory
 };
 std::string_view to_string(hazard_kind kind) noexcept;
@@ -124,7 +124,7 @@ class sim_device final : public device {
   [[nodiscard]] result<std::uint64_t> done_ns(fence fence) const;
 
   // --- the referee ---------------------------------------------------------------------------------------
-  /// States that the allocator gave `[at, at + bytes)` to `receiver`. Checks for hazards and records a use by
+  /// States that the allocator gave `[begin, begin + bytes)` to `receiver`. Checks for hazards and records a use by
   /// `receiver`.
   void handed_out(address begin, std::uint64_t bytes, stream_ref receiver);
   /// States that the program freed the block. Its uses may still be in flight.
@@ -134,7 +134,7 @@ class sim_device final : public device {
   [[nodiscard]] std::vector<hazard> hazards() const;
 
   // --- faults and neighbours -----------------------------------------------------------------------------
-  /// Makes the n-th call of the kind from now on (1 is the next) fail with `code`, once.
+  /// Makes one call of the kind fail with `code`: the `ordinal`-th from now on (1 is the next).
   void fail_nth(device_call call, std::uint64_t ordinal, errc code = errc::device_error);
   /// Sets the memory that other processes hold. If it is more than the free memory, nothing is free.
   void set_foreign_bytes(std::uint64_t bytes) noexcept;

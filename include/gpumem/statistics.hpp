@@ -25,14 +25,14 @@ struct statistics {
   std::uint64_t leaked_bytes = 0;         ///< never reused, because the driver failed on its fence
 
   std::uint64_t requested_bytes = 0;  ///< the exact sizes of the live blocks
-  /// Exact if one thread allocates. With several, the error is at most what the others' caches held or received since
-  /// their threads last took the pool's lock.
+  /// Exact if one thread allocates. With several, the error is at most the bytes that the other threads' caches held or
+  /// received since their threads last took the pool's lock.
   std::uint64_t peak_live_bytes = 0;
   std::uint64_t peak_reserved_bytes = 0;
   std::uint64_t limit_bytes = 0;           ///< the limit in force
   std::uint64_t largest_free_bytes = 0;    ///< largest block that is cached, fenced or idle
   std::uint64_t asked_at_start_bytes = 0;  ///< asked for ahead of demand, at first use
-  std::uint64_t got_at_start_bytes = 0;    ///< received of that
+  std::uint64_t got_at_start_bytes = 0;    ///< the part of `asked_at_start_bytes` that was received
   std::uint64_t metadata_bytes = 0;        ///< host memory of the pool's own records
 
   std::uint64_t live_blocks = 0;
@@ -65,7 +65,7 @@ enum class oom_cause : std::uint8_t {
   limit,          ///< the pool's limit leaves no room
   device_full,    ///< the device (other processes and libraries included) leaves no room
   fragmentation,  ///< pool and device together have enough, but not in one piece
-  pending_work,   ///< memory that fits waits for work, or is on its way in another thread's driver call
+  pending_work,   ///< memory that fits waits for a fence, or is in transit in another thread's driver call
   driver_error,   ///< the driver failed for another reason
 };
 std::string_view to_string(oom_cause cause) noexcept;
@@ -87,12 +87,12 @@ struct oom_report {
   std::uint64_t device_free_bytes = 0;
   std::string driver_message;  ///< of the last refused call
   statistics pool_statistics;
-  std::string group{};  ///< GPUMEM_GROUP; the next two are its limit and what its members hold
+  std::string group{};  ///< GPUMEM_GROUP; the next two are its limit and its members' memory
   std::uint64_t group_limit_bytes = 0;
   std::uint64_t group_held_bytes = 0;
   bool group_is_job = false;        ///< the group is the processes of one `gpumem run --limit`
-  std::string pending_on{};         ///< for `pending_work`: what the memory waits for, such as a stream
-  std::uint64_t pending_bytes = 0;  ///< that wait
+  std::string pending_on{};         ///< for `pending_work`: the reason for the wait, such as a stream
+  std::uint64_t pending_bytes = 0;  ///< the bytes that wait
   /// For `device_full` the other processes on the card, as far as NVML lists them; for `limit` the members of the group
   /// whose limit is reached. Those with the most memory first.
   std::vector<memory_holder> holders{};
@@ -101,7 +101,7 @@ struct oom_report {
   /// 2097152 reserved 4194304`. Seconds before the refusal, the event, its bytes (of a wait ns), the pool's bytes then.
   std::vector<std::string> recent_events{};
 
-  /// The first line says what failed, why, and what to do; the figures follow.
+  /// The first line names the failure, its cause and a remedy; the figures follow.
   [[nodiscard]] std::string to_string() const;
   /// The first line of `to_string`.
   [[nodiscard]] std::string headline() const;

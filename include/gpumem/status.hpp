@@ -1,7 +1,7 @@
 /// Outcome of an operation: `status` (ok, or a code with a message) and `result<T>` (a value or a status).
 ///
 /// Functions inside gpumem do not throw: device, heap and pool return these, and `allocator::allocate` turns them into
-/// exceptions. A message is one line that names the thing, its value and what was expected.
+/// exceptions. A message is one line that names the thing, its value and the expected value.
 #pragma once
 
 #include <atomic>

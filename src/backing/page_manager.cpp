@@ -13,8 +13,8 @@ namespace {
 /// An H100 holds about 520,000 mappings (523,404 measured by others); two processes share them.
 constexpr std::uint64_t most_mapped_pages = 400'000;
 
-/// Cuts `bytes` at `begin`, whole pages, into the fewest new runs of at most `run_bytes`, of equal length to the page:
-/// a block of half the size then frees whole runs, which can move.
+/// Splits `bytes` at `begin` (whole pages) into the fewest new runs of at most `run_bytes`, equal in length to within a
+/// page. A block of half the size then frees whole runs, which can move.
 void add_new(remap_batch& step, address begin, std::uint64_t bytes, std::uint64_t run_bytes, std::uint64_t page) {
   while (bytes != 0) {
     const std::uint64_t count = (bytes - 1) / run_bytes + 1;
@@ -31,8 +31,8 @@ bool holds(const block& candidate, address target) noexcept {
 
 }  // namespace
 
-// Idle runs for the pieces, `bytes` at most: the shortest stretches first, which serve nothing else. What is used of
-// each piece, from its beginning, comes back in `filled`.
+// Chooses idle runs of at most `bytes` to move into the pieces, from the shortest stretches first, because short
+// stretches serve little else. Adds to `filled` the bytes used of each piece, counted from its beginning.
 std::vector<remap_batch::run> page_manager::runs_to_move(const std::vector<unbacked_piece>& pieces, page_span keep,
                                                          std::uint64_t bytes,
                                                          std::vector<std::uint64_t>* filled) const {
@@ -89,7 +89,7 @@ page_manager::verdict page_manager::plan(const page_place& place, std::uint64_t 
   return verdict::ready;
 }
 
-// Extends the last piece by up to so many bytes of what is unbacked behind it; the bytes that it was extended by.
+// Extends the last piece by up to `bytes` of the unbacked addresses after it. Returns the bytes added.
 std::uint64_t page_manager::plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, remap_batch* step) const {
   unbacked_piece& last = step->pieces.back();
   const block& b = heap_.at(unbacked_at(last.begin));
@@ -106,7 +106,7 @@ block_index page_manager::unbacked_at(address target) const noexcept {
   return i;
 }
 
-// The block that is free for `owner`, or idle, and holds that address; none where it is in use.
+// Returns the block that contains `target` and is idle or free for `owner`, or no_block.
 block_index page_manager::free_at(address target, owner_id owner) const noexcept {
   for (const owner_id each : {idle_owner, owner}) {
     for (block_index i = heap_.oldest_free(each); i != no_block; i = heap_.at(i).in_index.newer) {
@@ -116,7 +116,7 @@ block_index page_manager::free_at(address target, owner_id owner) const noexcept
   return no_block;
 }
 
-// The stretch was idle. It still has memory, but leaves the heap's books (unbacked) and the page map.
+// Removes an idle stretch from the page map, and makes it unbacked in the heap. The stretch is still mapped.
 void page_manager::take(address begin, std::uint64_t bytes) {
   heap_.decommit(free_at(begin, idle_owner), begin, bytes);
   in_transit_bytes_ += bytes;
@@ -127,7 +127,7 @@ void page_manager::begin(const remap_batch& step) {
   const auto runs = static_cast<std::uint32_t>(step.runs.size());
   map_.make_room(runs);
   if (!step.may_unmap) stranded_.reserve(stranded_.size() + runs);
-  heap_.make_room_for_blocks(4 * runs);  // two where a run was, two where it goes
+  heap_.make_room_for_blocks(4 * runs);  // per run: two at its source, two at its target
   for (std::size_t k = 0; k < step.runs.size() && step.runs[k].moves;) {
     const address begin = step.runs[k].source.begin;
     address end = begin;
@@ -165,7 +165,7 @@ page_manager::finished page_manager::finish(const remap_batch& step) {
         stranded_.push_back({r.target, bytes, r.source.pages});
         [[fallthrough]];
       case remap_batch::outcome::lost:
-        if (r.moves) continue;  // as it was when it left the heap
+        if (r.moves) continue;  // `begin` counted its bytes as in transit already
         in_transit_bytes_ += bytes;
         done.new_bytes += bytes;
         continue;
@@ -176,7 +176,7 @@ page_manager::finished page_manager::finish(const remap_batch& step) {
   return done;
 }
 
-// A search for the place may have made what was idle there the stream's (`absorb_idle`).
+// A search may have merged idle memory of the place into a block of `owner` (`absorb_idle`), so accept both.
 block_index page_manager::carve(const page_place& place, std::uint64_t bytes, owner_id owner, address within) {
   block_index first = free_at(within, owner);
   if (first == no_block) return no_block;
@@ -205,7 +205,7 @@ std::vector<mapped_run> page_manager::take_longest_idle(std::uint64_t bytes, pag
     going.push_back(entry->second);
   }
   std::ranges::reverse(going);
-  map_.make_room(going.size());  // runs that the driver does not unmap are put back
+  map_.make_room(going.size());  // `finish` puts runs back that the driver does not unmap
   heap_.make_room_for_blocks(4);
   take(begin, end - begin);
   heap_.set_blocks_aside(2);
@@ -224,13 +224,13 @@ void page_manager::finish(std::span<const mapped_run> going, const returned_runs
   map_.make_room(0);
 }
 
-// A run that the driver does not unmap stays lost, as do its addresses.
+// A run that the driver cannot unmap stays lost, with its addresses.
 void page_manager::finish_stranded(const returned_runs& done) noexcept {
   stranded_.pop_back();
   in_transit_bytes_ -= done.destroyed;
 }
 
-// An unmap does not wait for what is still in flight, as a free does.
+// Synchronizes the device first, because an unmap does not wait for running work, as cudaFree does.
 void page_manager::return_everything() {
   for (const mapped_run& run : stranded_) static_cast<void>(return_runs(device_, {&run, 1}));
   if (map_.runs().empty()) return;

@@ -1,9 +1,8 @@
-// The pages of a heap's paged segments: what is missing behind a place is made new, or moved there from idle memory.
+// Manages the pages of a heap's paged segments: backs a place with new pages, or with pages moved from idle blocks.
 //
-// It plans steps, and takes into account what they did; the driver calls in between (remap_batch.hpp) are the caller's,
-// without its lock. It knows no streams: the caller says whether pages may be unmapped, and whether fences are worth
-// asking. Pages move from idle blocks only. Runs on their way belong to nobody (`lost_bytes`). The arena's lock guards
-// it.
+// Plans paging steps and accounts for their results. The caller executes the driver calls in between without its lock
+// (remap_batch.hpp). The page manager knows no streams: the caller says whether pages may be unmapped, and whether
+// polling fences could help. Runs in transit belong to no block (`in_transit_bytes`). The arena's lock guards it.
 #pragma once
 
 #include <span>
@@ -21,7 +20,7 @@ namespace gpumem {
 
 class page_manager {
  public:
-  /// `name` is the pool's, for the log.
+  /// `name` is the pool's name for the log.
   page_manager(heap& pool_heap, device& gpu, std::string name)
       : heap_{pool_heap}, device_{gpu}, name_{std::move(name)} {}
   page_manager(const page_manager&) = delete;
@@ -29,57 +28,58 @@ class page_manager {
 
   [[nodiscard]] std::uint64_t page_bytes() const noexcept { return device_.info().page_bytes; }
 
-  /// What may be done about missing pages.
+  /// Constraints on a step.
   struct paging_limits {
-    page_request policy;                    ///< what the policy wants
-    std::uint64_t room_bytes = UINT64_MAX;  ///< new at most: the limit's, and less than what the device refused
-    std::uint64_t run_bytes = UINT64_MAX;   ///< in runs of at most this: the device refused longer ones
-    bool unmap = true;                      ///< pages may be moved and given back: no capture is under way
-    bool poll = true;                       ///< fences that are done by now may make more memory idle
-    bool give_back = true;                  ///< idle runs that are too long to move may be given back
+    page_request policy;                    ///< the policy's request
+    std::uint64_t room_bytes = UINT64_MAX;  ///< most new bytes: within the limit, and less than the device refused
+    std::uint64_t run_bytes = UINT64_MAX;   ///< longest new run; the device refused longer ones
+    bool unmap = true;                      ///< pages may be moved and returned, because no stream captures
+    bool poll = true;                       ///< polling fences may make more memory idle
+    bool give_back = true;                  ///< idle runs that are too long to move may be returned
   };
   enum class verdict : std::uint8_t {
-    ready,            ///< `out` is the step
-    poll_first,       ///< ask the fences, then plan again
-    give_back_first,  ///< `out->new_bytes` of idle runs, then plan again
+    ready,            ///< `*step` can be executed
+    poll_first,       ///< poll the fences, then plan again
+    give_back_first,  ///< return `step->new_bytes` of idle runs, then plan again
     impossible,
   };
-  /// Plans the pages that are missing behind `bytes` at the place.
+  /// Plans a step that backs the missing pages of `bytes` at `place`.
   [[nodiscard]] verdict plan(const page_place& place, std::uint64_t bytes, const paging_limits& limits,
                              remap_batch* step) const;
 
-  /// Before `execute(device, step)`: what moves leaves the heap. Throws std::bad_alloc with nothing changed; `finish`
-  /// needs no host memory.
+  /// Call before `execute(device, step)`: takes the moving runs out of the heap, and reserves the host memory for
+  /// `finish`. Throws std::bad_alloc without changes.
   void begin(const remap_batch& step);
   struct finished {
-    std::uint64_t new_bytes = 0;   ///< held now, of what was made
-    std::uint64_t gone_bytes = 0;  ///< held before, and destroyed
+    std::uint64_t new_bytes = 0;   ///< new bytes that the pool holds, lost and stranded ones included
+    std::uint64_t gone_bytes = 0;  ///< bytes that the pool held before and the step destroyed
     std::uint64_t mapped_pages = 0;
     std::uint64_t remapped_pages = 0;
   };
-  /// After it, whatever became of the step.
+  /// Call after `execute`, even if it failed: accounts for each run's outcome.
   finished finish(const remap_batch& step);
-  /// A live block for `owner` at the place, of which `within` has just got its memory; none where another thread has
-  /// taken part of it meanwhile.
+  /// Carves a live block of `bytes` for `owner` at `place`. `within` is an address there that the step backed. Returns
+  /// no_block if another thread has taken part of the place meanwhile.
   [[nodiscard]] block_index carve(const page_place& place, std::uint64_t bytes, owner_id owner, address within);
 
-  /// Takes idle runs from the upper end of the longest stretch of them: `bytes` or more, where it is that long. Not the
-  /// pages of `keep`. They are lost until `finish` says what `return_runs` did with them. Empty where none is idle.
-  /// Throws std::bad_alloc with nothing changed.
+  /// Takes idle runs of at least `bytes`, or fewer if there are not so many, from the upper end of the longest idle
+  /// stretch outside `keep`. They are in transit until `finish` gets the result of `return_runs`. Empty if no run is
+  /// idle. Throws std::bad_alloc without changes.
   [[nodiscard]] std::vector<mapped_run> take_longest_idle(std::uint64_t bytes, page_span keep);
-  /// After it: runs that the driver did not unmap are idle again.
+  /// Call after `return_runs`: makes the runs idle again if the driver did not unmap them.
   void finish(std::span<const mapped_run> going, const returned_runs& done);
-  /// At the end: every page goes back to the device once its work is done. Makes driver calls.
+  /// Called when the pool closes: synchronizes the device, then returns every page to it.
   void return_everything();
 
-  /// Runs that a failed step left mapped where nothing of the heap is, since a capture forbade to unmap them. They are
-  /// lost until `finish_stranded` says what `return_runs` did with the last of them.
+  /// Runs that a failed step left mapped at unbacked addresses, because a capture forbade an unmap. The last one stays
+  /// in transit until `finish_stranded` gets the result of `return_runs` for it.
   [[nodiscard]] const std::vector<mapped_run>& stranded() const noexcept { return stranded_; }
   void finish_stranded(const returned_runs& done) noexcept;
 
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
   [[nodiscard]] std::uint64_t in_transit_bytes() const noexcept { return in_transit_bytes_; }
-  /// Every run has memory of the heap before it, and nothing unbacked.
+  /// Checks that runs are whole pages and do not overlap, that their bytes equal the heap's, and that no unbacked block
+  /// has a run.
   [[nodiscard]] status check() const;
 
  private:

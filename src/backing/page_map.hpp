@@ -1,7 +1,7 @@
-// Which physical memory stands behind which addresses of a pool's ranges.
+// Maps the addresses of a pool's ranges to physical memory.
 //
-// In runs: one `create` of one or more pages, mapped and unmapped as a whole. The pool's lock guards it. Host memory is
-// one node a run; an address without a run has nothing behind it.
+// A run is the result of one `create`: one or more pages, mapped and unmapped as a whole. An address without a run is
+// unbacked. Takes one node of host memory per run. The pool's lock guards the map.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct mapped_run {
   page_run pages;
 };
 
-/// Runs that lie side by side behind one idle block.
+/// Adjacent runs that back one idle block.
 struct idle_stretch {
   address begin = 0;
   std::uint64_t bytes = 0;
@@ -28,17 +28,17 @@ struct idle_stretch {
 
 class page_map {
  public:
-  /// The next so many `insert`s take no host memory; 0 gives back what is left of an earlier room.
+  /// Preallocates nodes, so that the next `runs` calls of `insert` take no host memory. 0 frees the unused nodes.
   void make_room(std::size_t runs);
-  /// Requires that no run overlaps it.
+  /// Requires that `run` overlaps no other run.
   void insert(const mapped_run& run);
-  /// Takes every run out that lies within.
+  /// Removes every run that lies wholly in `[begin, begin + bytes)`.
   void erase(address begin, std::uint64_t bytes) noexcept;
 
-  /// Every stretch of runs that lie wholly behind idle blocks of `pool_heap`, but for those that touch `[keep,
-  /// keep_end)`, lowest first.
+  /// The stretches of runs that lie wholly in idle blocks of `pool_heap`, lowest first. Skips runs that touch
+  /// `[keep, keep_end)`.
   [[nodiscard]] std::vector<idle_stretch> idle(const heap& pool_heap, address keep, address keep_end) const;
-  /// True where a run has any byte within.
+  /// True if a run overlaps `[begin, begin + bytes)`.
   [[nodiscard]] bool touches(address begin, std::uint64_t bytes) const;
 
   [[nodiscard]] const std::map<address, mapped_run>& runs() const noexcept { return runs_; }

@@ -24,7 +24,7 @@ status make_new(device& gpu, remap_batch& step) {
   return {};
 }
 
-/// The end of the stretch of moving runs that begins at `first` and lies side by side.
+/// Returns the index after the last of the adjacent moving runs that begin at index `first`.
 std::size_t end_of_stretch(const remap_batch& step, std::size_t first) {
   std::size_t end = first + 1;
   while (end < step.runs.size() && step.runs[end].moves &&
@@ -34,7 +34,7 @@ std::size_t end_of_stretch(const remap_batch& step, std::size_t first) {
   return end;
 }
 
-/// Takes back what was mapped or made so far, and gives it to the device: the step has failed.
+/// Rolls a failed step back: unmaps the first `mapped` runs, and destroys the runs that were created or unmapped.
 void undo(device& gpu, remap_batch& step, std::size_t mapped) {
   for (std::size_t k = 0; k < step.runs.size(); ++k) {
     remap_batch::run& r = step.runs[k];
@@ -45,7 +45,7 @@ void undo(device& gpu, remap_batch& step, std::size_t mapped) {
   }
 }
 
-/// The step has failed while nothing may be unmapped. A run that is mapped becomes the pool's where it can be opened.
+/// Ends a failed step when unmapping is forbidden. The pool keeps each mapped run that can be made accessible.
 void keep_mapped(device& gpu, remap_batch& step, std::size_t mapped, const segment_observers* observers) {
   for (std::size_t k = 0; k < step.runs.size(); ++k) {
     remap_batch::run& r = step.runs[k];
@@ -62,7 +62,7 @@ void end_failed(device& gpu, remap_batch& step, std::size_t mapped, const segmen
   step.may_unmap ? undo(gpu, step, mapped) : keep_mapped(gpu, step, mapped, observers);
 }
 
-/// Tells observers before the call; if it fails, the memory is there as before.
+/// Notifies observers before the unmap; if that fails, reports the memory as added again.
 status unmap_observed(device& gpu, address begin, std::uint64_t bytes, const segment_observers* observers) {
   if (observers != nullptr) observers->removing(begin, bytes, true);
   status unmapped = gpu.unmap(begin, bytes);
@@ -83,7 +83,7 @@ status execute(device& gpu, remap_batch& step, const segment_observers* observer
     const mapped_run& last = step.runs[end - 1].source;
     const address begin = step.runs[k].source.begin;
     const status unmapped = unmap_observed(gpu, begin, last.begin + last.bytes - begin, observers);
-    // Until it is mapped again; what the driver did not unmap is where it was.
+    // Provisional: a run that is mapped again below becomes `arrived`. Runs that stay mapped have not changed.
     for (; k < end; ++k) step.runs[k].state = unmapped ? outcome::destroyed : outcome::untouched;
     if (!unmapped) {
       undo(gpu, step, 0);

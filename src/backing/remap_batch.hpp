@@ -1,7 +1,7 @@
-// One step of paging as driver calls: new runs are made, idle ones unmapped, both mapped where memory is missing.
+// The driver calls of one paging step: creates new runs, unmaps idle runs, and maps both where memory is missing.
 //
-// The pool plans it and takes it into account under its lock; `execute` makes the calls without one. Whatever fails,
-// it says of every run what has become of it.
+// The pool plans a step and accounts for it under its lock; `execute` makes the calls without the lock. On failure,
+// too, it stores the outcome of every run.
 #pragma once
 
 #include <cstdint>
@@ -17,37 +17,37 @@ namespace gpumem {
 
 struct remap_batch {
   enum class outcome : std::uint8_t {
-    untouched,  ///< where it was; a new run does not exist
-    arrived,    ///< behind the address it was meant for
-    destroyed,  ///< given back to the device
-    stranded,   ///< mapped where it was to go and not accessible; it is unmapped when no capture forbids it
-    lost,       ///< the driver failed on it: nobody's
+    untouched,  ///< not moved; a new run was not created
+    arrived,    ///< mapped at its target
+    destroyed,  ///< returned to the device
+    stranded,   ///< mapped at its target but inaccessible; unmapped later, when no capture forbids it
+    lost,       ///< the driver failed to unmap or destroy it, so its memory is unusable
   };
   struct run {
-    mapped_run source;  ///< of a run that moves, where it is; of a new one, `bytes` only
+    mapped_run source;  ///< the run before the step; of a new run, only `bytes`
     address target = 0;
     bool moves = false;
     outcome state = outcome::untouched;
   };
-  bool may_unmap = true;               ///< false while something captures: then no run moves
-  std::vector<unbacked_piece> pieces;  ///< what has memory behind it in the end, lowest first
-  std::vector<run> runs;               ///< which cover the pieces; those that move by where they are
-  std::uint64_t new_bytes = 0;         ///< of new runs, as planned
-  std::uint64_t made_bytes = 0;        ///< of new runs that the device gave, whatever became of them
-  std::uint64_t refused_bytes = 0;     ///< of the new run that the device had too little for
+  bool may_unmap = true;               ///< false while a stream captures; then no run moves
+  std::vector<unbacked_piece> pieces;  ///< the addresses that the step backs, lowest first
+  std::vector<run> runs;               ///< cover the pieces; first the moving runs, by source address
+  std::uint64_t new_bytes = 0;         ///< planned bytes of new runs
+  std::uint64_t made_bytes = 0;        ///< bytes of new runs that the device created, whatever their outcome
+  std::uint64_t refused_bytes = 0;     ///< bytes of the new run that the device refused
 };
 
-/// `out_of_memory` where the device had too little: then nothing has changed. Every run says what it has become.
-/// `observers`, if not null, are told of what moves before it goes and after it arrived.
+/// Executes `step` and stores each run's outcome in it. Changes nothing if the device refuses a new run, for example
+/// with `out_of_memory`. Notifies `observers`, if not null, before an unmap and after a map.
 status execute(device& gpu, remap_batch& step, const segment_observers* observers = nullptr);
 
-/// What became of runs that were to go.
+/// The result of `return_runs`.
 struct returned_runs {
   status why;                   ///< of the first call that failed
-  bool unmapped = true;         ///< else nothing has changed
-  std::uint64_t destroyed = 0;  ///< bytes that the device has again
+  bool unmapped = true;         ///< if false, nothing has changed
+  std::uint64_t destroyed = 0;  ///< bytes returned to the device
 };
-/// Unmaps and destroys runs that lie side by side. `observers`, if not null, are told before.
+/// Unmaps and destroys adjacent runs. Notifies `observers`, if not null, before that.
 returned_runs return_runs(device& gpu, std::span<const mapped_run> runs, const segment_observers* observers = nullptr);
 
 }  // namespace gpumem

@@ -1,5 +1,5 @@
-// The observers of one pool's segments. Added at any time and kept until the pool closes, so that they can be called
-// without a lock while another thread adds one.
+// The observers of one pool's segments. Any thread may add one at any time. The pool keeps them until it closes, and
+// so can call them without a lock.
 #pragma once
 
 #include <atomic>
@@ -25,11 +25,11 @@ class segment_observers {
     while (!latest_.compare_exchange_weak(made->earlier, made, std::memory_order_release, std::memory_order_relaxed)) {
     }
   }
-  /// After the driver's call that brought the memory.
+  /// Call after the driver call that maps or allocates the memory.
   void added(address begin, std::uint64_t bytes, bool paged) const noexcept {
     tell_each(&segment_observer::segment_added, {device_, begin, bytes, paged});
   }
-  /// Before the call that takes it away.
+  /// Call before the driver call that unmaps or frees the memory.
   void removing(address begin, std::uint64_t bytes, bool paged) const noexcept {
     tell_each(&segment_observer::segment_removing, {device_, begin, bytes, paged});
   }

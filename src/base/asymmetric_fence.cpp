@@ -29,7 +29,8 @@ bool asymmetric_fences() noexcept {
 
 void heavy_fence() noexcept {
   if (!asymmetric_fences() || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
-  // The process is registered, and forks inherit that. Without the fence two threads could get the same memory.
+  // The process is registered, and forked children inherit that. Without the fence two threads could get the same
+  // memory.
   std::fputs(
       "gpumem: membarrier fails, which it did not before: a system-call filter was installed after the first "
       "allocation; "

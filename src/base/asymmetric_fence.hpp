@@ -1,4 +1,4 @@
-/// A pair of store-load fences between a frequent side, which pays nothing, and a rare side, which pays for both.
+/// A pair of store-load fences: free on the frequent side, expensive on the rare side.
 ///
 /// Dekker's algorithm needs a store-load fence on both sides. With membarrier(2) the rare side has the kernel run the
 /// fence on every processor that runs this process, so the frequent side needs only a compiler barrier (Dice, Huang and

@@ -1,6 +1,6 @@
-// A mutex with Clang's thread-safety annotations (-Wthread-safety). Data that is GUARDED_BY a mutex may be accessed
-// only with the mutex held, and a function that REQUIRES it may be called only with it held. Other compilers ignore
-// these. https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
+// A mutex with Clang's thread-safety annotations (-Wthread-safety). Code must hold the mutex to access data that is
+// GUARDED_BY it, and to call a function that REQUIRES it. Other compilers ignore the annotations.
+// https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #pragma once
 
 #include <mutex>

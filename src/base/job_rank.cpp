@@ -11,7 +11,7 @@ struct launcher {
   const char* rank;
   const char* local_rank;
 };
-// Innermost first: one launcher may start another.
+// Innermost first, because one launcher may start another.
 constexpr launcher launchers[] = {
     {"RANK", "LOCAL_RANK"},                                  // torchrun
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},  // OpenMPI

@@ -1,4 +1,4 @@
-/// Whole lines to stderr or to a sink. The lock orders lines and guards the sink.
+/// Writes whole lines to stderr or to a sink. The lock orders lines and guards the sink.
 ///
 /// The state is never destroyed: lines may come from other threads or static destructors while the process exits.
 #include "log.hpp"
@@ -28,7 +28,7 @@ log_state& state() {
   return *the_state;
 }
 
-/// Keeps a write into a pipe that nobody reads from ending the program: takes back the SIGPIPE that this thread causes.
+/// Prevents a write into a pipe without a reader from ending the program: removes the SIGPIPE that this thread causes.
 /// Restores errno.
 class sigpipe_guard {
  public:

@@ -1,6 +1,6 @@
 /// gpumem's log: whole lines to stderr, or to a sink.
 ///
-/// Any thread. A lock is held while the sink runs, so a sink must not log and must not replace itself.
+/// Any thread. The log holds a lock while the sink runs, so a sink must not log and must not replace itself.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,11 @@ namespace gpumem {
 /// Receives each line without prefix and newline.
 using log_sink = std::function<void(std::string_view)>;
 
-/// Writes `gpumem: <line>`, in a job `gpumem: rank 3: <line>`, and a newline to stderr in one write, or hands `line` to
-/// the sink. A stderr that is closed, full or not read loses the line and changes nothing else, errno included.
+/// Writes `gpumem: <line>`, in a job `gpumem: rank 3: <line>`, and a newline to stderr in one write, or passes `line`
+/// to the sink. If stderr is closed, full or not read, the line is lost. Keeps errno.
 void log_line(std::string_view line);
 
-/// Writes the text to stderr unchanged; a failure as above.
+/// Writes the text to stderr unchanged; handles failures as `log_line` does.
 void write_stderr(std::string_view text) noexcept;
 
 /// Logs a line only the first time that the process logs it by this function.

@@ -35,10 +35,10 @@ result<std::string> parse_name(std::string_view text, std::string_view setting) 
   return std::string{name};
 }
 
-/// A path; `%r` gives each rank of a job its own.
+/// A path. `%r` becomes the rank, so that each rank of a job has its own file.
 result<std::string> parse_rank_path(std::string_view text, std::string_view /*what*/) { return with_rank(text); }
 
-/// Any text; empty switches it off.
+/// Any text; an empty text disables the option.
 result<std::string> parse_path(std::string_view text, std::string_view /*what*/) { return std::string{text}; }
 
 /// A name that becomes part of a file name.
@@ -104,7 +104,7 @@ constexpr choice<stream_reuse, 3> parse_stream_reuse{
     {{"poll", stream_reuse::poll}, {"device", stream_reuse::device}, {"host", stream_reuse::host}},
     "poll, device or host"};
 
-// --- show(value) prints what the parser reads back; empty if the option is not set -------------------------------
+// --- show(value) formats a value so that the parser reads it back; empty if the option is not set ----------------
 
 std::string show(const std::string& text) { return text; }
 std::string show(bool flag) { return flag ? "1" : "0"; }
@@ -122,7 +122,7 @@ std::string show(const std::optional<limit_scope>& value) { return value ? parse
 enum class scope : std::uint8_t { each_device, process };
 enum class bad_value : std::uint8_t { warns, refuses };
 
-/// The option's name as code writes it: the column NAME in small letters.
+/// The option's name in code: the column NAME in small letters.
 struct small_name {
   std::array<char, 32> letters{};
   std::size_t length = 0;
@@ -164,13 +164,13 @@ constexpr row options[] = {
 #undef OPTION
 };
 
-/// The option whose column, the name or the variable, has this text; null if there is none.
+/// Finds the option by its name or its variable, as `column` selects; null if there is none.
 const row* find(std::string_view option_row::*column, std::string_view text) noexcept {
   const auto* const found = std::ranges::find(options, text, column);
   return found == std::end(options) ? nullptr : found;
 }
 
-/// The value as text, or words if it is not set.
+/// Returns the value as text, or the default's description if it is not set.
 std::string shown(const row& option, const settings& values) {
   const std::string text = option.show(values);
   return text.empty() ? std::string{option.default_text} : printable(text, 4096);
@@ -182,13 +182,13 @@ std::string assigned(std::string_view variable, std::string_view value) {
 
 // --- variables ---------------------------------------------------------------------------------------------------
 
-/// The parts of `GPUMEM_LIMIT_1`; the whole name and no ordinal if it does not end in one.
+/// The parts of `GPUMEM_LIMIT_1`. Without an ordinal at the end, `base` is the whole name.
 struct variable_name {
   std::string_view base;
   std::optional<int> ordinal;
 };
 
-/// Requires a name that begins with the prefix; so does `base`.
+/// Requires a name that begins with the prefix; `base` then does too.
 variable_name split(std::string_view name) {
   const std::size_t bar = name.rfind('_');
   const std::string_view digits = name.substr(bar + 1);
@@ -213,7 +213,7 @@ std::string unknown_variable(std::string_view variable, std::string_view value, 
   return problem + fmt::format("expected GPUMEM_ and one of {}", fmt::join(known, ", "));
 }
 
-/// Whether a misspelt name means a setting that guards memory: `GPUMEM_LIMTI`, `GPUMEM_LIMIT_x`.
+/// Whether a misspelt name probably means a setting that restricts memory: `GPUMEM_LIMTI`, `GPUMEM_LIMIT_x`.
 bool means_a_guard(std::string_view variable, const row* close) {
   return (close != nullptr && close->guards) || std::ranges::any_of(options, [&](const row& option) {
            return option.guards && variable.starts_with(fmt::format("{}_", option.variable));
@@ -240,7 +240,7 @@ environment process_environment() {
       of_this_rank.emplace(name.substr(0, bar), value);
     }
   }
-  of_this_rank.merge(all);  // keeps its own
+  of_this_rank.merge(all);  // existing entries win
   return obeyed_variables({of_this_rank.begin(), of_this_rank.end()});
 }
 
@@ -304,7 +304,7 @@ settings settings::for_device(int ordinal) const {
   device.overrides_.clear();
   for (const override_text& each : overrides_) {
     if (each.ordinal != ordinal) continue;
-    static_cast<void>(device.set(each.option, each.value, setting_source::environment).ok());  // `apply` has read it
+    static_cast<void>(device.set(each.option, each.value, setting_source::environment).ok());  // checked by `apply`
     device.origins_.at(each.option).assignment = assigned(each.variable, each.value);
   }
   return device;

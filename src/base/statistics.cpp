@@ -1,7 +1,7 @@
 /// The out-of-memory report as text. Pure functions.
 ///
-/// The first line is for people: what failed, why, what to do. The other lines are `key: value` for programs, with
-/// bytes as plain numbers.
+/// The first line is for people: the failure, its cause and a remedy. The other lines are `key: value` for programs,
+/// with bytes as plain numbers.
 #include "gpumem/statistics.hpp"
 
 #include <fmt/format.h>
@@ -32,12 +32,12 @@ std::string driver_said(const oom_report& report) {
   return report.driver_message.empty() ? "no message" : printable(report.driver_message, 400);
 }
 
-/// Whether neither a free nor the end of another program could help.
+/// The explanation if neither a free nor the end of another program could help.
 std::string more_than_the_device(const oom_report& report) {
   return fmt::format("more than the device's {} in all; ask for less at once", format_bytes(report.device_total_bytes));
 }
 
-// Gives advice only if the report's own figures show that it would have helped.
+// The functions below give advice only if the report's figures show that it would have helped.
 
 /// ` or raise GPUMEM_LIMIT`, if the device has the memory.
 std::string_view or_raise_the_limit(const oom_report& report) {
@@ -51,7 +51,7 @@ std::string_view or_end_others(const oom_report& report) {
   return report.device_total_bytes - ours >= report.rounded_bytes ? ", or end what else uses the device" : "";
 }
 
-/// ` and 5.16 GiB outside it`, where the pool alone has not enough.
+/// ` and 5.16 GiB outside the pool`, if the pool alone does not have enough.
 std::string left_outside(const oom_report& report) {
   if (free_bytes(report.pool_statistics) >= report.rounded_bytes) return "";
   const statistics& s = report.pool_statistics;
@@ -60,7 +60,7 @@ std::string left_outside(const oom_report& report) {
   return outside == 0 ? "" : fmt::format(" and {} outside the pool", format_bytes(outside));
 }
 
-/// `; pid 77 (python) holds 5.00 GiB`: the holder with the most memory.
+/// `, pid 77 (python) 5.00 GiB`: the holder with the most memory.
 std::string largest_holder(const oom_report& report) {
   if (report.holders.empty()) return "";
   const memory_holder& first = report.holders.front();
@@ -103,7 +103,7 @@ std::string explanation(const oom_report& report) {
                          format_bytes(report.device_free_bytes), format_bytes(report.device_total_bytes), held(s),
                          largest_holder(report), or_end_others(report));
     case oom_cause::fragmentation:
-      // Only a replay of the earlier requests could name a policy that serves it.
+      // Only a replay of the earlier requests could name a policy that serves the request.
       return fmt::format(
           "enough is free, but not in one piece: {}{}; free memory, or record the program with GPUMEM_TRACE: "
           "`gpumem why` says who held what, and tries every policy on the recording",

@@ -9,7 +9,7 @@
 namespace gpumem {
 namespace {
 
-/// Longer names are no misspellings, and the distance would take time.
+/// A longer name is no misspelling, and its distance would take long to compute.
 constexpr std::size_t longest_misspelling = 64;
 
 std::size_t alignment_distance(std::string_view lhs, std::string_view rhs) {

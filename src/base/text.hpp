@@ -28,11 +28,11 @@ template <std::integral Number>
   return whole ? std::optional{value} : std::nullopt;
 }
 
-/// `text` for one line of a message: bytes other than printable ASCII become `\xNN`, and after `most` bytes follows
-/// `...`.
+/// `text` for one line of a message: bytes other than printable ASCII become `\xNN`; a text longer than `most` bytes is
+/// cut and ends with `...`.
 [[nodiscard]] std::string printable(std::string_view text, std::size_t most = 120);
 
-/// `text` for a terminal, which obeys control characters: all but newlines and tabs become `\xNN`. Keeps UTF-8.
+/// `text` for a terminal: control characters except newlines and tabs become `\xNN`. Keeps UTF-8.
 [[nodiscard]] std::string visible(std::string_view text);
 
 /// The candidate closest to a misspelt `name`, or empty if none is close: at most one edit per three letters, in

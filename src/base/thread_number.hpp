@@ -1,4 +1,4 @@
-/// Numbers of threads for recordings: from 1, in the order in which threads first ask.
+/// Numbers threads for recordings: from 1, in the order of their first calls.
 #pragma once
 
 #include <atomic>

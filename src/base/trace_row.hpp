@@ -15,7 +15,7 @@ namespace gpumem {
 
 inline constexpr std::string_view trace_header = "Thread,Time,Action,Pointer,Size,Stream\n";
 
-/// Appends a row. `pointer`, an address or text, stands in the column of that name.
+/// Appends a row. `pointer`, an address or text, is the value of the pointer column.
 template <typename Pointer>
 void append_trace_row(fmt::memory_buffer& text, std::uint32_t thread, std::uint64_t time_us, std::string_view action,
                       const Pointer& pointer, std::uint64_t bytes, std::uint32_t stream) {
@@ -26,13 +26,14 @@ void append_trace_row(fmt::memory_buffer& text, std::uint32_t thread, std::uint6
                  time_us % 1'000'000, action, pointer, bytes, stream);
 }
 
-/// Readers of traces take no larger sizes, so a refused request that no device could serve is recorded with this size.
+/// Readers of traces accept no larger sizes, so a larger refused request is recorded with this size.
 inline constexpr std::uint64_t most_recorded_bytes = std::uint64_t{1} << 48;
 
-/// The most that the pool could have had for a refused request: its memory and the rest of its limit or of the card.
+/// The most memory that the pool could have had at a refusal: its own, and the rest of its limit or of the card.
 [[nodiscard]] std::uint64_t reachable_bytes(const oom_report& report) noexcept;
 
-/// The pointer of a refused request's row: `growth@3221225472`, or `(nil)` if the policy's name is no field.
+/// The pointer column of a refused request: `growth@3221225472`, or `(nil)` if the policy's name has a comma or
+/// newline.
 [[nodiscard]] std::string refusing_pool(std::string_view policy, std::uint64_t within_bytes);
 
 }  // namespace gpumem

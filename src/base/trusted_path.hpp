@@ -12,13 +12,13 @@ namespace gpumem {
 /// Whether the kernel started this program in secure-execution mode (AT_SECURE).
 [[nodiscard]] bool runs_secure() noexcept;
 
-/// Whether the variable names a file, a folder or a library: GPUMEM_TRACE, GPUMEM_TRACE_1. By options.def.
+/// Whether the variable names a file, a folder or a library, by its form in options.def: GPUMEM_TRACE, GPUMEM_TRACE_1.
 [[nodiscard]] bool names_path(std::string_view variable) noexcept;
 
-/// The variables that a program may obey: if `secure`, without those that name a path. Logs each of these once.
+/// Returns the variables that a program may obey: if `secure`, those that name no path. Logs each ignored one once.
 [[nodiscard]] environment obeyed_variables(environment all, bool secure = runs_secure());
 
-/// The value of such a variable; empty if it is not set, or if `secure`, which logs a line once per variable.
+/// Returns the value of a variable that names a path. Empty if it is not set; if `secure`, also empty, and logged once.
 [[nodiscard]] std::string trusted_path(const char* variable, bool secure = runs_secure());
 
 }  // namespace gpumem

@@ -1,7 +1,7 @@
-/// Text to bytes, limits and pools, and back. Pure functions.
+/// Converts text to bytes, limits and pools, and back. Pure functions.
 ///
-/// Uses integer arithmetic: shares in millionths of a percent, fractions of a unit in 18 decimals, the rest dropped.
-/// Repeated conversion between text and value therefore never drifts.
+/// Uses integer arithmetic: shares in millionths of a percent, fractions of a unit in 18 decimals, rounded down. So
+/// repeated conversion between text and value never drifts.
 #include "units.hpp"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ struct unit_prefix {
 constexpr unit_prefix unit_prefixes[] = {
     {"k", kib, 1'000}, {"m", mib, 1'000'000}, {"g", gib, 1'000'000'000}, {"t", tib, 1'000'000'000'000}};
 
-/// The reason why there is no value ("unknown unit"); `refused` makes the message of it.
+/// The reason why a text has no value ("unknown unit"); `refused` turns it into a message.
 status problem(std::string message) { return {errc::bad_setting, std::move(message)}; }
 
 constexpr std::uint64_t decimal_scale = 1'000'000'000'000'000'000;  // 10^18
@@ -42,7 +42,7 @@ struct decimal {
   std::uint64_t whole = 0;
   std::uint64_t fraction = 0;  ///< in 10^-18, rounded down
   bool has_fraction = false;
-  bool exceeds_whole = false;  ///< any decimal is not 0, even a dropped one
+  bool exceeds_whole = false;  ///< a decimal is not 0, even one beyond the 18th
   std::string_view rest;       ///< the text after the number
 };
 
@@ -72,7 +72,7 @@ result<decimal> read_decimal(std::string_view text) {
   return number;
 }
 
-/// The bytes of one `unit` in small letters; 0 if there is none of that name.
+/// Returns the bytes of one `unit`, in small letters; 0 if the unit is unknown.
 std::uint64_t bytes_of(std::string_view unit) noexcept {
   if (unit.empty() || unit == "b") return 1;
   for (const auto& [letter, binary, decimal] : unit_prefixes) {
@@ -96,7 +96,7 @@ result<std::uint64_t> read_bytes(std::string_view text) {
   return static_cast<std::uint64_t>(bytes);
 }
 
-/// The digits before the `%` of a share, as a fraction.
+/// Reads the digits before the `%` of a share, as a fraction.
 result<double> read_share(std::string_view text) {
   const result<decimal> number = read_decimal(trimmed(text));
   if (!number) return number.why();
@@ -186,13 +186,13 @@ status refused(std::string_view setting, std::string_view text, std::string_view
   return {errc::bad_setting, fmt::format("{}={}: {}; expected {}", setting, printable(text), problem, expected)};
 }
 
-/// A reading whose problem, if it has one, is a whole message.
+/// Completes the message of a failed reading with the setting and the expected form.
 template <typename T>
 result<T> explained(result<T> read, std::string_view setting, std::string_view text, std::string_view expected) {
   return read ? std::move(read) : refused(setting, text, read.why().message(), expected);
 }
 
-/// A fraction in millionths of a percent. Code may have set any number.
+/// Converts a fraction to millionths of a percent. Clamps it, because code may have set any number.
 std::uint64_t share_of(double fraction) noexcept {
   if (!(fraction > 0)) return 0;
   if (fraction >= 1) return whole_share;
@@ -228,7 +228,7 @@ std::string format_bytes(std::uint64_t bytes) {
   constexpr std::array<std::string_view, 4> names{"KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes) / 1024;
   std::size_t unit = 0;
-  for (; value >= 1023.995 && unit + 1 < names.size(); ++unit) value /= 1024;  // which would print as 1024.00
+  for (; value >= 1023.995 && unit + 1 < names.size(); ++unit) value /= 1024;  // 1023.995 would print as 1024.00
   return fmt::format("{:.2f} {}", value, names.at(unit));
 }
 

@@ -1,4 +1,4 @@
-/// Values of settings as text that the parsers of gpumem/settings.hpp read back to the same value.
+/// Formats values of settings as text that the parsers of gpumem/settings.hpp read back to the same value.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-/// Turns exceptions into statuses. A function inside gpumem may throw `thrown_status`, or std::bad_alloc if the host
-/// has no memory, and then leaves its state unchanged. Every public function turns both into a status.
+/// Converts exceptions to statuses. A function inside gpumem may throw `thrown_status`, or std::bad_alloc if the host
+/// has no memory, and then leaves its state unchanged. Every public function converts both to a status.
 #pragma once
 
 #include <vector>

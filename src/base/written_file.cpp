@@ -1,6 +1,6 @@
-/// The writer of a file holds an open file description lock on its first byte. Whether a file is of this job tells its
-/// modification time, which each writer sets from the precise clock when it opens and closes: the kernel's own stamps
-/// are up to a tick old.
+/// The writer of a file holds an open file description lock on its first byte. The modification time tells whether this
+/// job wrote the file. Each writer sets it from the precise clock when it opens and closes the file, because the
+/// kernel's own stamps are up to a tick old.
 #include "written_file.hpp"
 
 #include <fcntl.h>
@@ -44,7 +44,7 @@ bool names_own_descriptor(std::string_view path) {
          path.starts_with("/proc/self/fd/");
 }
 
-/// Opens without emptying.
+/// Opens the file without truncating it.
 result<owned_fd> open_unchanged(const std::string& path, bool secure) {
   constexpr int flags = O_WRONLY | O_CLOEXEC;
   owned_fd made{::open(path.c_str(), flags | O_CREAT | O_EXCL | O_NOFOLLOW, 0666)};
@@ -57,7 +57,7 @@ result<owned_fd> open_unchanged(const std::string& path, bool secure) {
   struct stat opened {};
   struct stat named {};
   if (::fstat(file.get(), &opened) != 0 || !S_ISREG(opened.st_mode)) return refused("is not a regular file");
-  // access() asks for the real user; the file may have been exchanged since.
+  // access() checks the real user, but by name, so check that the name still means the opened file.
   const bool allowed = ::access(path.c_str(), W_OK) == 0 && ::lstat(path.c_str(), &named) == 0 &&
                        named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
   if (!allowed) return refused("this program's user may not write it");
@@ -94,7 +94,7 @@ bool lock_writer(const owned_fd& file) {
   return ::fcntl(file.get(), F_OFD_SETLK, &first) == 0 || (errno != EAGAIN && errno != EACCES);
 }
 
-/// The start of the process group's leader; empty if the leader has ended.
+/// Returns when the process group's leader started; empty if it has ended.
 std::optional<std::int64_t> group_began_ns() {
   std::ifstream file{fmt::format("/proc/{}/stat", ::getpgrp())};
   std::string line;
@@ -136,12 +136,12 @@ known_files& all_known() {
   return *only;
 }
 
-/// A forked child has not written its parent's files.
+/// The key includes the pid, because a forked child has not written its parent's files.
 std::string key_of(const std::string& path, const struct stat& file) {
   return fmt::format("{} {} {} {}", ::getpid(), file.st_dev, file.st_ino, path);
 }
 
-/// Whether this process has written the file before, which it may do again.
+/// Whether this process has written the file before; it may then write it again.
 bool written_before(const std::string& path, const struct stat& file) {
   const mutex_lock lock{all_known().mutex};
   return all_known().written.contains(key_of(path, file));

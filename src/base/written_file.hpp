@@ -1,7 +1,7 @@
 /// Files that gpumem writes for the program: traces and statistics.
 ///
-/// A name can be another user's trap: a link to a file of value, a pipe, a device. Opening follows no link and empties
-/// only regular files. Each process of a job writes a file of its own.
+/// Another user may have put a link to a valuable file, a pipe or a device at a name. Opening follows no link and
+/// truncates only regular files. Each process of a job writes its own file.
 #pragma once
 
 #include <string>
@@ -13,15 +13,16 @@ namespace gpumem {
 
 /// Opens a file for writing; creates it, or empties it if it is regular. Follows no link except to this process's own
 /// descriptors (/dev/stdout, /dev/fd/3). If `secure`, an existing file must be regular and writable by the real user.
-/// The status's message is the reason alone.
+/// The status's message has only the reason, without the path.
 result<owned_fd> open_written_file(const std::string& path, bool secure);
 result<owned_fd> open_written_file(const std::string& path);
 
-/// A file that this process alone writes.
+/// A file that only this process writes.
 class written_file {
  public:
-  /// `path`, or `name.pidN.csv` for `name.csv` if a live process writes `path`, or another process of this job wrote
-  /// it. A job is what `gpumem run` runs, otherwise the process group. Logs the other name.
+  /// Opens `path`. If another process writes it now, or another process of this job wrote it, opens `name.pidN.csv`
+  /// beside `name.csv` instead, and logs that name. A job is the processes of one `gpumem run`, or else the process
+  /// group.
   static result<written_file> open(const std::string& path);
 
   written_file() = default;
@@ -37,7 +38,7 @@ class written_file {
   owned_fd file_;  ///< holds the lock of the file's writer
 };
 
-/// Marks the begin of a job for the processes that this one starts.
+/// Marks the beginning of a job for the processes that this process starts.
 void begin_job();
 
 }  // namespace gpumem

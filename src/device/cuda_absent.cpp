@@ -16,6 +16,6 @@ result<const cuda_driver*> resolve_cuda_driver(void* /*get_proc_address_v2*/) { 
 result<int> cuda_device_count(const cuda_driver* /*driver*/) { return absent(); }
 result<std::unique_ptr<device>> open_cuda_device(const cuda_config& /*config*/) { return absent(); }
 
-status add_cuda_peer(device& /*of*/, int /*ordinal*/) { return absent(); }
+status add_cuda_peer(device& /*target*/, int /*ordinal*/) { return absent(); }
 
 }  // namespace gpumem

@@ -1,4 +1,4 @@
-// Opening a device, its context, and the calls about memory. cuda_fences.cpp has those about streams and fences.
+// Opens a device, manages its context, and makes the memory calls. cuda_fences.cpp makes the stream and fence calls.
 #include "cuda_device.hpp"
 
 #include <fmt/format.h>
@@ -151,8 +151,8 @@ int cuda_device::attribute(CUdevice_attribute kind) const {
   return driver_.device_get_attribute(&value, kind, handle_) == CUDA_SUCCESS ? value : 0;
 }
 
-// Makes mapped pages exportable to other processes and accessible to network cards, if the device supports it. Only an
-// answer says that it cannot map any; a call that fails says nothing.
+// Makes mapped pages exportable to other processes and accessible to network cards, if the device supports it. Returns
+// an error if a call fails, because a failed call does not mean that the device cannot map pages.
 status cuda_device::read_page_properties() {
   const auto no_answer = [](CUresult error) {
     return error != CUDA_SUCCESS && error != CUDA_ERROR_NOT_SUPPORTED && error != CUDA_ERROR_INVALID_VALUE;
@@ -299,7 +299,7 @@ result<page_run> cuda_device::do_create(std::uint64_t bytes) {
   CUresult done = CUDA_ERROR_NOT_SUPPORTED;
   if (!known_plain) done = driver_.mem_create(&pages, bytes, &pages_, 0);
   if (done == CUDA_ERROR_NOT_SUPPORTED || done == CUDA_ERROR_INVALID_VALUE || done == CUDA_ERROR_NOT_PERMITTED) {
-    // A container or a virtual GPU may refuse exportable pages despite its attributes. Uses plain pages from here on.
+    // A container or a virtual GPU may refuse exportable pages despite its attributes. Uses plain pages from now on.
     CUmemAllocationProp plain = pages_;
     plain.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     plain.allocFlags = {};
@@ -352,7 +352,7 @@ status cuda_device::do_unmap(address begin, std::uint64_t bytes) {
                        fmt::format("of {} at {:#x}", format_bytes(bytes), begin));
 }
 
-// A range may have been unmapped in part.
+// Removes `[begin, end)` from the accessible ranges; keeps the remaining parts of ranges that cross its ends.
 void cuda_device::forget_accessible(address begin, address end) {
   auto entry = accessible_.lower_bound(begin);
   if (entry != accessible_.begin()) {
@@ -387,7 +387,7 @@ status cuda_device::add_peer(int ordinal) {
   }
   for (const auto& [at, bytes] : accessible_) {
     if (const CUresult e = driver_.mem_set_access(at, bytes, &peer, 1); e != CUDA_SUCCESS) {
-      access_.pop_back();  // it is no peer yet, and may be added again
+      access_.pop_back();  // so that the caller can try again
       return driver_status(driver_, driver_.mem_set_access.name, e,
                            fmt::format("of {} at {:#x} for device {}", format_bytes(bytes), at, ordinal));
     }

@@ -1,10 +1,11 @@
 // One GPU through the driver's table: its primary context, memory, pages, fences and streams.
 //
-// The first call that needs the context retains it. Each such call makes the context current for its own duration and
-// relaxes the thread's capture mode, in which the driver allows gpumem's calls during a capture. Fences are events
-// without timing, kept in a pool. A driver before 12.5 has no event on a whole context; such a fence then means "the
-// next time the host has waited for everything" (see `deferred`). Locks: one for the context, one for the pool of
-// events. Each is held only for driver calls that cannot block, except the one that creates the context.
+// The first call that needs the context retains it. Each call that needs it makes it current for the duration of the
+// call, and relaxes the thread's capture mode, so that the driver allows gpumem's calls during a capture. Fences are
+// pooled events without timing. A driver before 12.5 has no event on a whole context, so the device then uses deferred
+// fences, which are done once the host has synchronized with the context (cuda_fences.cpp). The locks for the context,
+// the events and the access list are held only for driver calls that cannot block, except the call that creates the
+// context.
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,7 @@ class cuda_device final : public device {
   void forked() noexcept { set_condition(device_condition::forked); }
 
  private:
-  class entered;  // the scope of one call into the driver
+  class entered;  // the scope of a driver call
 
   result<address> do_alloc(std::uint64_t bytes) override;
   status do_free(address segment) override;
@@ -73,7 +74,7 @@ class cuda_device final : public device {
   result<CUevent> make_event();
   void keep_event(CUevent event) noexcept;
   void forget_accessible(address begin, address end) GPUMEM_REQUIRES(access_mutex_);
-  /// Calls `call`; on failure returns a status with `name` and what it was doing.
+  /// Calls `call` with `arguments`; on failure returns a status with its name and `doing`.
   template <typename Function, typename... Arguments>
   status checked(const Function& call, std::string_view doing, Arguments... arguments);
 
@@ -83,7 +84,7 @@ class cuda_device final : public device {
   CUmemAllocationProp pages_{};
 
   checked_mutex access_mutex_;
-  std::vector<CUmemAccessDesc> access_ GPUMEM_GUARDED_BY(access_mutex_);  // of mapped pages: this device and its peers
+  std::vector<CUmemAccessDesc> access_ GPUMEM_GUARDED_BY(access_mutex_);  // for mapped pages: this device and its peers
   std::map<address, std::uint64_t> accessible_ GPUMEM_GUARDED_BY(access_mutex_);  // ranges that have this access
 
   checked_mutex context_mutex_;
@@ -96,11 +97,11 @@ class cuda_device final : public device {
   checked_mutex events_mutex_;
   std::vector<CUevent> events_ GPUMEM_GUARDED_BY(events_mutex_);  // spare events
   std::vector<CUevent> foreign_events_
-      GPUMEM_GUARDED_BY(events_mutex_);  // events of other contexts, which this one cannot reuse
+      GPUMEM_GUARDED_BY(events_mutex_);  // events of other contexts, which this context cannot reuse
   std::size_t events_made_ GPUMEM_GUARDED_BY(events_mutex_) = 0;  // events created for events_, spare or in use
 
-  std::atomic<std::uint64_t> deferred_{0};      // the number of deferred fences
-  std::atomic<std::uint64_t> synchronized_{0};  // the last of them that a synchronise covers
+  std::atomic<std::uint64_t> deferred_{0};      // the number of the last deferred fence
+  std::atomic<std::uint64_t> synchronized_{0};  // the last deferred fence that a synchronization covers
 };
 
 }  // namespace gpumem

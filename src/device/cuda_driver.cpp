@@ -99,7 +99,7 @@ bool resolve(PFN_cuGetProcAddress_v12000 ask, Function& function, const char* na
   return true;
 }
 
-/// Tables live as long as the process. Equal tables are stored once.
+/// Keeps a table for the life of the process. Stores equal tables once.
 const cuda_driver* kept(std::unique_ptr<const cuda_driver> table) {
   static checked_mutex mutex;
   static auto* const all = new std::vector<std::unique_ptr<const cuda_driver>>;
@@ -111,7 +111,7 @@ const cuda_driver* kept(std::unique_ptr<const cuda_driver> table) {
   return all->back().get();
 }
 
-/// `named`: the file that GPUMEM_CUDA_DRIVER names, or empty.
+/// Loads the driver from `named`, the file in GPUMEM_CUDA_DRIVER, or if empty from the usual one.
 result<const cuda_driver*> load_from(const std::string& named) {
   const std::string path = named.empty() ? usual_driver : named;
   const auto failed = [&](std::string why) {
@@ -128,7 +128,7 @@ result<const cuda_driver*> load_from(const std::string& named) {
   }
   void* const ask = dlsym(library, "cuGetProcAddress_v2");
   if (ask != nullptr) return resolve_cuda_driver(ask);
-  // A driver before 12.0 can at least say how old it is.
+  // A driver before 12.0 can still report its version.
   const auto version_of = reinterpret_cast<PFN_cuDriverGetVersion_v2020>(dlsym(library, "cuDriverGetVersion"));
   int version = 0;
   if (version_of == nullptr || version_of(&version) != CUDA_SUCCESS) {
@@ -184,7 +184,7 @@ result<const cuda_driver*> resolve_cuda_driver(void* get_proc_address_v2) {
 
 result<const cuda_driver*> load_cuda_driver() {
   static checked_mutex once;
-  static const cuda_driver* loaded = nullptr;  // errors are not kept, because the user may fix the cause
+  static const cuda_driver* loaded = nullptr;  // does not cache errors, because the user may fix the cause
   const mutex_lock lock{once};
   if (loaded != nullptr) return loaded;
   result<const cuda_driver*> driver = load_from(trusted_path("GPUMEM_CUDA_DRIVER"));

@@ -1,5 +1,5 @@
-// The driver functions that gpumem calls, as a table that is resolved at run time. The library therefore loads without
-// a driver, and tests and the preload library can supply their own table.
+// A table of the driver functions that gpumem calls, resolved at run time. So the library loads without a driver, and
+// tests and the preload library can supply their own table.
 //
 // cuda_driver.def has one row per function. A table is immutable once it is returned, never freed, and usable from any
 // thread.
@@ -13,10 +13,10 @@
 
 namespace gpumem {
 
-/// CUDA 12.5; the typedef headers of 12.4 do not have it.
+/// Declared here because it is new in CUDA 12.5, and gpumem compiles with the typedef headers of 12.4.
 using driver_ctx_record_event = CUresult(CUDAAPI*)(CUcontext, CUevent);
 
-/// Below this the driver lacks cuGetProcAddress_v2, cuCtxGetId and cuStreamGetId.
+/// Older drivers lack cuGetProcAddress_v2, cuCtxGetId and cuStreamGetId.
 inline constexpr int oldest_driver_version = 12000;
 
 template <typename Pointer>
@@ -49,8 +49,8 @@ struct cuda_driver {
 /// `12.4` from 12040.
 std::string version_text(int version);
 
-/// The status of a failed driver call: the call, CUDA's name for the error, and what to do about it. `doing` completes
-/// the sentence, as in "of 2.00 GiB on device 0"; may be empty.
+/// The status of a failed driver call: names the call, CUDA's error and a remedy. `doing` completes the sentence, as in
+/// "of 2.00 GiB on device 0"; may be empty.
 status driver_status(const cuda_driver& driver, const char* call, CUresult error, std::string_view doing = {});
 
 }  // namespace gpumem

@@ -1,6 +1,6 @@
 // The scope of a driver call: makes the primary context current and relaxes the thread's capture mode.
 //
-// Inside `device::calls_together` the thread's first scope does this for all later ones.
+// Inside `device::calls_together` only the thread's first scope does this; later scopes reuse it.
 #pragma once
 
 #include <utility>
@@ -27,7 +27,7 @@ class cuda_device::entered {
       undo_.pop = true;
     }
     if (const CUresult e = driver_.exchange_capture_mode(&undo_.mode); e != CUDA_SUCCESS) {
-      why_ = driver_status(driver_, driver_.exchange_capture_mode.name, e);  // else a capture would be spoilt
+      why_ = driver_status(driver_, driver_.exchange_capture_mode.name, e);  // calls would invalidate a capture
       return;
     }
     undo_.restore = true;
@@ -57,7 +57,7 @@ class cuda_device::entered {
  private:
   /// The changes that a scope made.
   struct changes {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;  // afterwards the thread's former mode
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;  // after the exchange, the thread's former mode
     bool restore = false;
     bool pop = false;
 

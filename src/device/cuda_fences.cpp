@@ -13,7 +13,8 @@
 namespace gpumem {
 namespace {
 
-/// A fence's id is its event's address, which is even. An odd id is a deferred fence: a future synchronise.
+/// A fence's id is its event's address, which is even. An odd id is a deferred fence, which a later synchronization
+/// completes.
 fence deferred_fence(std::uint64_t number) { return {(number << 1) | 1}; }
 bool is_deferred(fence fence) { return (fence.id & 1) != 0; }
 CUevent event_of(fence fence) { return reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(fence.id)); }
@@ -64,8 +65,8 @@ void cuda_device::keep_event(CUevent event) noexcept {
   events_.push_back(event);
 }
 
-// An event on the legacy stream would order all blocking streams before and after it, which the program did not ask
-// for. An event on the context covers the same work, and no stream waits for it.
+// Records an event on the context instead of the legacy stream: it covers the same work, but makes no stream wait. An
+// event on the legacy stream would order all blocking streams before and after it.
 result<fence> cuda_device::do_record(stream_ref stream) {
   if (is_legacy(stream) && driver_.ctx_record_event) return do_record_context();
   const entered scope{*this};
@@ -102,7 +103,8 @@ result<std::uint64_t> cuda_device::do_foreign_context(stream_ref stream) {
   return theirs == own ? std::uint64_t{0} : static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(theirs));
 }
 
-// The event belongs to that context, as cuCtxRecordEvent requires. A destroyed context has no more work.
+// Creates the event in that context, as cuCtxRecordEvent requires. If the context is destroyed, its work is done, so
+// any fence serves.
 result<fence> cuda_device::do_record_foreign(std::uint64_t context) {
   if (!driver_.ctx_record_event) {
     return status{errc::unsupported,
@@ -154,8 +156,8 @@ status cuda_device::do_wait_host(fence fence) {
   return done == CUDA_SUCCESS ? status{} : driver_status(driver_, driver_.event_synchronize.name, done);
 }
 
-// The driver can wait for one event only, and for any time, so the events are polled: soon at first, then once a
-// millisecond, which sleeps for most of a long wait.
+// Polls the events, because the driver can only wait for a single event, and without a limit. Spins for 20 us, then
+// sleeps between polls, for at most 1 ms.
 result<bool> cuda_device::do_wait_any(std::span<const fence> fences, std::uint64_t most_ns,
                                       const std::function<bool()>& stop) {
   const auto never_recorded = std::ranges::find_if(fences, is_deferred);
@@ -213,7 +215,7 @@ result<std::uint64_t> cuda_device::do_stream_id(stream_ref stream) {
     return driver_status(driver_, driver_.stream_get_id.name, done, fmt::format("of stream {}", stream.handle));
   };
   if (!depends_on_context(stream) && condition() == device_condition::usable) return ask();
-  // The stream is the same as long as the thread and this device exist.
+  // Caches the id of the per-thread stream, which stays the same while the thread and this device exist.
   thread_local struct {
     std::uint64_t device = 0;
     std::uint64_t id = 0;
@@ -301,7 +303,7 @@ status cuda_device::do_watch_graph(stream_ref capturing, std::function<void()> g
   on_gone* const owned = call.release();  // the user object owns it from here on
   done = driver_.graph_retain_user_object(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
   if (done == CUDA_SUCCESS) return {};
-  *owned = [] {};  // the object is destroyed, but no graph was
+  *owned = [] {};  // the release below destroys the object, but no graph ends
   driver_.user_object_release(object, 1);
   return driver_status(driver_, driver_.graph_retain_user_object.name, done);
 }

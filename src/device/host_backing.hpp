@@ -1,9 +1,8 @@
-// Real host memory behind the simulated device's addresses, so that programs can run on them.
+// Real host memory behind the simulated device's addresses, so that programs can read and write their blocks.
 //
-// One range of addresses is reserved, at a place that the kernel chooses. Segments in it become readable and writable.
-// Page runs are parts of one memory file; they can be mapped anywhere in the range, several times, and keep their
-// contents. Only touched memory costs the host anything. Other addresses fault, so a use after free is detected at
-// once. sim_device locks.
+// Reserves one range of addresses, where the kernel chooses. Segments in it become readable and writable. Page runs are
+// parts of one memory file; they can be mapped anywhere in the range, several times, and keep their contents. Untouched
+// memory costs nothing. Other addresses fault, which detects a use after free. sim_device holds the lock.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 
 namespace gpumem {
 
-/// What dlerror has, on one line, without the path before it. Call it right after dlopen has failed.
+/// Returns the message of dlerror on one line, without the leading path. Call it right after dlopen has failed.
 inline std::string load_error(const std::string& path) {
   const char* const why = dlerror();
   std::string text = why != nullptr ? why : "it cannot be loaded";

@@ -40,7 +40,7 @@ void find(const std::function<void*(const char*)>& lookup, Pointer& target, cons
   target = reinterpret_cast<Pointer>(found);
 }
 
-/// The processes that `call` lists. Repeats the call if their number grew in between.
+/// Appends the processes that `call` lists. Repeats the call with more space if the list did not fit.
 int processes_of(decltype(nvml_table::processes) call, nvml_device_t device, std::vector<gpu_process>& processes) {
   std::vector<nvml_process_t> list(32);
   for (;;) {
@@ -79,7 +79,7 @@ int read_memory(const nvml_table& nvml, nvml_device_t device, gpu_usage& card) {
   return success;
 }
 
-/// The memory of processes that draw and have no compute context.
+/// Returns the memory of processes that draw and have no compute context.
 std::uint64_t graphics_bytes_of(const nvml_table& nvml, nvml_device_t device, std::span<const gpu_process> compute) {
   std::vector<gpu_process> drawing;
   if (nvml.graphics_processes == nullptr || processes_of(nvml.graphics_processes, device, drawing) != success) return 0;
@@ -91,7 +91,7 @@ std::uint64_t graphics_bytes_of(const nvml_table& nvml, nvml_device_t device, st
   return bytes;
 }
 
-/// Optional figures, which not every card reports. Never fails.
+/// Reads optional figures, which not every card reports. Never fails.
 void describe_card(const nvml_table& nvml, nvml_device_t device, gpu_usage& usage) {
   nvml_pci_t pci{};
   if (nvml.pci_info != nullptr && nvml.pci_info(device, &pci) == success) {
@@ -122,7 +122,7 @@ void describe_card(const nvml_table& nvml, nvml_device_t device, gpu_usage& usag
       nvml.instance_count(device, &count) != success) {
     return;
   }
-  for (unsigned i = 0; i < count; ++i) {  // the maximum; lookups of missing instances fail and are skipped
+  for (unsigned i = 0; i < count; ++i) {  // `count` is the maximum; skips missing instances
     nvml_device_t instance = nullptr;
     std::array<char, text_bytes> text{};
     nvml_memory_t memory{};

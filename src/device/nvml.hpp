@@ -1,5 +1,5 @@
-// NVML's functions as a table that is resolved at run time. Not every Toolkit has NVML's header, so the few needed
-// types are declared here, as NVML documents them.
+// A table of NVML's functions, resolved at run time. Declares the few needed types as NVML documents them, because not
+// every Toolkit has NVML's header.
 //
 // A table is immutable and never freed. NVML itself may be called from any thread.
 #pragma once
@@ -19,7 +19,7 @@ struct nvml_memory_t {
   unsigned long long used;
 };
 struct nvml_memory_v2_t {
-  unsigned int version;  // its size, and 2 in the highest byte
+  unsigned int version;  // the struct's size, and 2 in the highest byte
   unsigned long long total;
   unsigned long long reserved;  // by the driver; part of `used` in nvml_memory_t, not here
   unsigned long long free;
@@ -31,7 +31,7 @@ struct nvml_utilization_t {
 };
 struct nvml_process_t {  // nvmlProcessInfo_v2_t
   unsigned int pid;
-  unsigned long long used_gpu_memory;  // all ones: not available
+  unsigned long long used_gpu_memory;  // ULLONG_MAX: not available
   unsigned int gpu_instance_id;
   unsigned int compute_instance_id;
 };
@@ -58,7 +58,7 @@ struct nvml_table {
   code (*memory)(nvml_device_t, nvml_memory_t*) = nullptr;
   code (*utilization)(nvml_device_t, nvml_utilization_t*) = nullptr;
   code (*processes)(nvml_device_t, unsigned int*, nvml_process_t*) = nullptr;
-  // The rest may be null; their figures are then unknown.
+  // The functions below may be null; their figures are then unknown.
   code (*memory_v2)(nvml_device_t, nvml_memory_v2_t*) = nullptr;
   code (*graphics_processes)(nvml_device_t, unsigned int*, nvml_process_t*) = nullptr;
   code (*pci_info)(nvml_device_t, nvml_pci_t*) = nullptr;
@@ -74,18 +74,18 @@ struct nvml_table {
 
 /// Fills a table with `lookup`, which finds a function by its exported name or returns null. Initialises NVML.
 result<const nvml_table*> resolve_nvml(const std::function<void*(const char* name)>& lookup);
-/// The machine's NVML, loaded at the first call of the process: libnvidia-ml.so.1, or the file that GPUMEM_NVML names.
-/// Later calls return the same table or error.
+/// The machine's NVML, loaded at the first call: libnvidia-ml.so.1, or the file that GPUMEM_NVML names. Later calls
+/// return the same table or error.
 result<const nvml_table*> load_nvml();
 
 result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml);
 result<memory_info> nvml_memory_from(const nvml_table& nvml, const std::string& uuid);
 /// The memory of the GPU with this UUID, from the machine's NVML.
 result<memory_info> nvml_memory(const std::string& uuid);
-/// The memory of this process on that GPU, from the machine's NVML; empty if NVML cannot tell, as in a container with
-/// its own process numbers. Makes two NVML calls.
+/// The memory of this process on the GPU, from the machine's NVML. Empty if NVML cannot tell, as in a container with
+/// its own PID namespace. Makes two NVML calls.
 std::optional<std::uint64_t> nvml_own_bytes(const std::string& uuid);
-/// The processes with a compute context on that GPU, from the machine's NVML; none if NVML cannot tell.
+/// The processes with a compute context on the GPU, from the machine's NVML; empty if NVML cannot tell.
 std::vector<gpu_process> nvml_processes(const std::string& uuid);
 
 }  // namespace gpumem

@@ -11,7 +11,7 @@
 namespace gpumem {
 namespace {
 
-/// A unique handle: no stream has the address of this object.
+/// The address of this object is the handle of the host's stream, which no other stream can have.
 constexpr char host_stream_is_here = 0;
 /// A fence on the host's stream is always done, because the host's work is synchronous.
 constexpr fence nothing_to_wait_for{UINT64_MAX};
@@ -49,7 +49,7 @@ pinned_device::pinned_device(device& gpu, std::uint64_t capacity_bytes) : state_
 pinned_device::~pinned_device() = default;
 
 stream_ref pinned_device::host_stream() noexcept {
-  return {const_cast<char*>(&host_stream_is_here)};  // only ever compared
+  return {const_cast<char*>(&host_stream_is_here)};  // only compared, never dereferenced
 }
 
 const device_info& pinned_device::info() const noexcept { return state_->info; }
@@ -85,7 +85,7 @@ status pinned_device::do_free(address segment) {
       return {errc::unknown_pointer, fmt::format("{:#x} is not pinned host memory of this device", segment)};
     }
     bytes = found->second;
-    s.segments.erase(found);  // before the driver can reuse the address
+    s.segments.erase(found);  // before the free, after which the driver may reuse the address
   }
   status freed = s.gpu.free_host(segment);
   set_condition(s.gpu.condition());
@@ -105,9 +105,9 @@ result<address> pinned_device::do_reserve(std::uint64_t /*bytes*/) { return no_p
 status pinned_device::do_release_range(address /*range*/, std::uint64_t /*bytes*/) { return no_pages(); }
 result<page_run> pinned_device::do_create(std::uint64_t /*bytes*/) { return no_pages(); }
 status pinned_device::do_destroy(page_run /*pages*/) { return no_pages(); }
-status pinned_device::do_map(address /*at*/, std::uint64_t /*bytes*/, page_run /*pages*/) { return no_pages(); }
-status pinned_device::do_set_access(address /*at*/, std::uint64_t /*bytes*/) { return no_pages(); }
-status pinned_device::do_unmap(address /*at*/, std::uint64_t /*bytes*/) { return no_pages(); }
+status pinned_device::do_map(address /*begin*/, std::uint64_t /*bytes*/, page_run /*pages*/) { return no_pages(); }
+status pinned_device::do_set_access(address /*begin*/, std::uint64_t /*bytes*/) { return no_pages(); }
+status pinned_device::do_unmap(address /*begin*/, std::uint64_t /*bytes*/) { return no_pages(); }
 
 result<memory_info> pinned_device::do_memory() {
   const mutex_lock lock{state_->mutex};

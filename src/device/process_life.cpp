@@ -24,7 +24,8 @@ open_devices& all() {
   return *only;
 }
 
-// Holds the lock across the fork, so that the child does not inherit it locked by a thread that it lacks.
+// Holds the lock across the fork, so that the child does not inherit it locked by a thread that exists only in the
+// parent.
 GPUMEM_NOT_CHECKED void before_fork() { all().mutex.lock(); }
 GPUMEM_NOT_CHECKED void after_fork_in_parent() { all().mutex.unlock(); }
 GPUMEM_NOT_CHECKED void after_fork_in_child() {

@@ -1,6 +1,6 @@
-// Tells GPU devices that their process is a forked child, or about to exit. The driver works in neither case.
+// Tells GPU devices that their process is a forked child or is exiting. The driver works in neither case.
 //
-// A fork handler marks every open device. An exit handler keeps destructors from calling the driver; it runs before the
+// A fork handler marks every open device. An exit handler stops destructors from calling the driver; it runs before the
 // destructors of objects that existed when the first device was opened.
 #pragma once
 

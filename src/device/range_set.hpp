@@ -1,7 +1,7 @@
 // A set of bytes as sorted, disjoint, non-touching ranges in one vector.
 //
-// The simulated device keeps its free addresses and its accessible bytes in one each. Lookups are binary searches.
-// Changes move the later ranges, which is cheaper than a tree for a few thousand ranges. The owner locks. Invariant for
+// The simulated device has one set of free addresses and one of accessible bytes. Lookups are binary searches. Changes
+// move the later ranges, which is cheaper than a tree for a few thousand ranges. Not synchronised. Invariant for
 // neighbours a, b: a.begin < a.end < b.begin.
 #pragma once
 
@@ -27,7 +27,7 @@ class range_set {
   void erase(address begin, address end);
   /// True when every byte of `[begin, end)` is in the set.
   [[nodiscard]] bool covers(address begin, address end) const noexcept;
-  /// The lowest address that is a multiple of `alignment` and starts `bytes` bytes of the set.
+  /// The lowest multiple of `alignment` at which `bytes` bytes of the set begin.
   [[nodiscard]] std::optional<address> first_fit(std::uint64_t bytes, std::uint64_t alignment) const noexcept;
 
  private:

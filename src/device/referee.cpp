@@ -29,7 +29,7 @@ std::string hazard::to_string() const {
                      at_ns, bytes, at, user.handle, receiver.handle);
 }
 
-// --- what the program does -----------------------------------------------------------------------------------
+// --- calls of the program ------------------------------------------------------------------------------------
 
 void referee::handed_out(address begin, std::uint64_t bytes, stream_ref receiver, work_point point) {
   if (bytes == 0) return;

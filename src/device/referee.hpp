@@ -1,9 +1,9 @@
-// The referee: a race detector over addresses. For each byte it knows the last uses, and it checks that the next
-// receiver is ordered after all of them.
+// The referee: a race detector over addresses. It knows the last uses of each byte, and checks that the next receiver
+// is ordered after all of them.
 //
-// Regions are disjoint. Each keeps the uses that no later use is ordered after, at most one per stream. A hand-out
-// checks the uses of its bytes and then replaces them, because work that is ordered after the receiver is ordered after
-// them too. README.md has a worked example. sim_device locks. The referee reads memory and stream order and changes
+// Regions are disjoint. A region keeps each use that no later use is ordered after, at most one per stream. A hand-out
+// checks the uses of its bytes and then replaces them, because work ordered after the receiver is ordered after them
+// too. README.md has a worked example. sim_device holds the lock. The referee reads memory and stream order and changes
 // neither.
 #pragma once
 
@@ -23,12 +23,12 @@ class referee {
 
   referee(const sim_memory& memory, const sim_streams& streams) : memory_{memory}, streams_{streams} {}
 
-  /// Checks that `point`, work of the stream `receiver`, may use the bytes, and makes it their only use. The index
-  /// `no_stream` means a stream that does not exist, which is ordered only after work that the host knows is done.
+  /// Checks that `point`, work on the stream `receiver`, may use the bytes, and makes it their only use. If the stream
+  /// does not exist, `point` has the index `no_stream` and is ordered only after work that the host knows is done.
   void handed_out(address begin, std::uint64_t bytes, stream_ref receiver, work_point point);
   void given_back(address begin) { handed_out_.erase(begin); }
   void used(address begin, std::uint64_t bytes, work_point point);
-  /// Notes that the driver takes the bytes back: checks that none is handed out or in use, and forgets them.
+  /// Call when the driver takes the bytes back. Checks that none is handed out or in use, and forgets their uses.
   void taken_away(address begin, std::uint64_t bytes);
 
   [[nodiscard]] std::uint64_t hazard_count() const noexcept { return hazard_count_; }
@@ -49,7 +49,7 @@ class referee {
   /// Splits regions so that none crosses `begin` or `end`; returns the first one at or after `begin`.
   region_map::iterator split(address begin, address end);
   void split_at(address position);
-  /// Adds a use and drops the uses that it is ordered after.
+  /// Adds the use `point` and drops the uses that it is ordered after.
   void add_use(region& touched, work_point point) const;
   /// Reports the uses from `first` up to `end` that work on `stream` is not ordered after, one hazard per user.
   void check(region_map::iterator first, address end, hazard_kind kind, std::uint32_t stream, stream_ref receiver);
@@ -68,7 +68,7 @@ class referee {
   const sim_streams& streams_;
   region_map regions_;
   std::map<address, holding> handed_out_;
-  std::vector<offence> offences_;  ///< of the check under way; a member so that a check does not allocate
+  std::vector<offence> offences_;  ///< of the current check; a member so that a check does not allocate
   std::uint64_t hazard_count_ = 0;
   std::vector<hazard> hazards_;
 };

@@ -19,15 +19,15 @@ struct cost_entry {
 
 // alloc: building the page table took 47 us for 2 MB and 949 us for 128 MB, 80 to 99 % of the call's latency.
 // The share grows with the size, so 2 MB took 47 / 0.80 = 58.75 us in all; 128 MB took 966 us in all. A line
-// through both: (966 - 58.75) / 63 further pages = 14.40 us. The published 16 MB (422 us of page table) lies
+// through both: (966 - 58.75) / 63 further pages = 14.40 us. The published 16 MB (422 us of page table) is
 // above that line, which gives 58.75 + 7 * 14.40 = 159.6 us.
-// create: of the 966 us for 128 MB, 10 us were the physical memory: 10 / 64 = 0.156 us a page.
-// set_access: a trace showed 705 calls for 5,996 pages taking 68 to 102 ms: 85 ms in the middle, 120.57 us a call
-// of 8.505 pages. Less 66.9 us for the first page: 53.67 / 7.505 = 7.151 us for each further one.
-// unmap: tears down what set_access built, so a further page keeps its share: 7.151 * 37.9 / 66.9 = 4.051 us.
-// destroy: likewise against create: 0.156 * 34.5 / 19.0 = 0.283 us.
-// free: takes down and returns what alloc built, as unmap and destroy of the same pages: 37.9 + 34.5 = 72.4 us and
-// 4.051 + 0.283 = 4.334 us. The wait for work in flight comes on top.
+// create: of the 966 us for 128 MB, 10 us were for physical memory: 10 / 64 = 0.156 us per page.
+// set_access: in a trace, 705 calls for 5,996 pages took 68 to 102 ms: on average 85 ms, or 120.57 us per call
+// of 8.505 pages. Less 66.9 us for the first page: 53.67 / 7.505 = 7.151 us per further page.
+// unmap: reverses set_access, so a further page has the same share of the call: 7.151 * 37.9 / 66.9 = 4.051 us.
+// destroy: in the same proportion to create: 0.156 * 34.5 / 19.0 = 0.283 us.
+// free: reverses alloc, as unmap and destroy of the same pages do: 37.9 + 34.5 = 72.4 us and
+// 4.051 + 0.283 = 4.334 us. The wait for running work is extra.
 constexpr std::array<cost_entry, device_call_kinds> entries{{
     {device_call::alloc, {58'750, 14'400}, "derived: line through cudaMalloc of 2 MB and 128 MB, A100"},
     {device_call::free, {72'400, 4'334}, "derived: unmap + destroy of the same pages; waiting comes on top"},

@@ -1,7 +1,7 @@
 // The simulated device: one lock around memory, streams and referee, with faults and costs at the edge.
 //
-// Each device call locks, fails if a fault is injected, pays its fixed cost, does its work, and on success pays for
-// further pages. An injected failure changes nothing, not even the clock.
+// Each device call locks, fails if a fault is injected, charges its fixed cost, does its work, and on success charges
+// for further pages. An injected failure changes nothing, not even the clock.
 #include "gpumem/sim_device.hpp"
 
 #include <fmt/format.h>
@@ -49,7 +49,7 @@ struct sim_device::state {
         memory{config},
         streams{config.queue_depth} {}
 
-  /// Makes one device call: returns the injected fault, or pays the fixed cost and runs `body`.
+  /// Makes one device call: returns an injected fault, or charges the fixed cost and runs `body`.
   template <typename Body>
   auto call(device_call kind, Body&& body) -> decltype(body()) {
     const mutex_lock lock{mutex};
@@ -60,7 +60,7 @@ struct sim_device::state {
     return body();
   }
 
-  /// As `call`, and pays for the pages after the first if `body` succeeds.
+  /// As `call`, and charges for the pages after the first if `body` succeeds.
   template <typename Body>
   auto call_on_pages(device_call kind, std::uint64_t bytes, Body&& body) -> decltype(body()) {
     return call(kind, [&] {
@@ -75,7 +75,7 @@ struct sim_device::state {
     streams.charge(costs[static_cast<std::size_t>(kind)].per_page_ns * further_pages);
   }
 
-  /// For `free` and `free_host`: refuses during a capture, and waits for all work in flight.
+  /// Implements `free` and `free_host`: refuses during a capture, and waits for all work in flight.
   template <typename Release>
   status release(device_call kind, address segment, Release&& release_segment) {
     return call(kind, [&]() -> status {
@@ -214,7 +214,7 @@ status sim_device::do_wait_host(fence fence) {
   return state_->call(device_call::wait_host, [&] { return state_->streams.wait_host(fence); });
 }
 
-// Time is virtual, so nothing happens while the host waits, and `stop` has nothing to see.
+// Ignores `stop`: time is virtual, so nothing can happen while the host waits.
 result<bool> sim_device::do_wait_any(std::span<const fence> fences, std::uint64_t most_ns,
                                      const std::function<bool()>& /*stop*/) {
   return state_->call(device_call::wait_host, [&] { return state_->streams.wait_any(fences, most_ns); });
@@ -235,8 +235,8 @@ result<std::uint64_t> sim_device::do_stream_id(stream_ref stream) {
   return state_->call(device_call::stream_id, [&] { return state_->streams.id(stream); });
 }
 
-// It has captures but no graphs; the program must call `graph_release`.
-result<std::uint64_t> sim_device::do_capture_id(stream_ref /*of*/) {
+// The simulated device has captures but no graphs; the program must call `graph_release`.
+result<std::uint64_t> sim_device::do_capture_id(stream_ref /*stream*/) {
   return state_->call(device_call::capture_id, [&]() -> result<std::uint64_t> { return std::uint64_t{0}; });
 }
 
@@ -311,7 +311,7 @@ result<std::uint64_t> sim_device::done_ns(fence fence) const {
   return state_->streams.done_ns(fence);
 }
 
-// Work on a stream that does not exist is a failed launch and does not run.
+// Work on an unknown stream does not run, like a failed launch.
 void sim_device::enqueue(stream_ref target_stream, std::uint64_t lag_ns) {
   const mutex_lock lock{state_->mutex};
   const std::uint32_t stream = state_->streams.find(target_stream);

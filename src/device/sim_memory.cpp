@@ -28,7 +28,7 @@ sim_memory::sim_memory(const sim_config& config)
       page_bytes_{config.page_bytes},
       address_step_{std::lcm(std::lcm(address_alignment, granularity_bytes_), std::max<std::uint64_t>(page_bytes_, 1))},
       foreign_bytes_{config.foreign_bytes} {
-  // The gap after the last segment is not part of the requested address space.
+  // Adds space for the gap after the last segment.
   address begin = round_up(config.first_address, address_step_);
   std::uint64_t bytes = std::min(config.address_space_bytes, max_address_space) + address_step_;
   if (config.host_memory) {
@@ -39,7 +39,7 @@ sim_memory::sim_memory(const sim_config& config)
       begin = host_.begin();
       free_file_.insert(0, max_address_space);
     } else {
-      bytes = 0;  // without addresses every request fails and says so
+      bytes = 0;  // without addresses every request fails with an error
     }
   }
   if (bytes != 0) free_addresses_.insert(begin, begin + bytes);
@@ -51,7 +51,7 @@ std::uint64_t sim_memory::host_range_bytes(const sim_config& config) const {
   return round_up(std::min(wanted, config.address_space_bytes), address_step_) + address_step_;
 }
 
-// Missing host memory is reported as missing device memory.
+// Reports missing host memory as missing device memory.
 status sim_memory::open_host(address begin, std::uint64_t bytes) { return host_ ? host_.open(begin, bytes) : status{}; }
 
 void sim_memory::close_host(address begin, std::uint64_t bytes) {

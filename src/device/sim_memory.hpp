@@ -1,9 +1,9 @@
 // The simulated device's memory: addresses, plain segments, pinned host memory, ranges, page runs, mappings.
 //
-// Memory is only counted, unless host memory is requested (host_backing.hpp). Addresses are the lowest that fit, so
-// they repeat from run to run, and freed address space is reused. A gap of at least one granule follows each plain or
-// pinned segment, so that segments never touch. sim_device has the lock and the clock. Invariant: used = plain segments
-// + page runs that a handle or a mapping still holds.
+// Only counts memory, unless host memory is requested (host_backing.hpp). Uses the lowest addresses that fit, so runs
+// repeat them, and reuses freed address space. A gap of at least one granule follows each plain or pinned segment, so
+// that segments never touch. sim_device has the lock and the clock. Invariant: used = plain segments + page runs with a
+// handle or a mapping.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class sim_memory {
   result<address> reserve(std::uint64_t bytes);
   status release_range(address range, std::uint64_t bytes);
   result<page_run> create(std::uint64_t bytes);
-  /// Returns the size of the run, whether or not a mapping still holds it.
+  /// Returns the size of the run, even if a mapping still refers to it.
   result<std::uint64_t> destroy(page_run pages);
   status map(address begin, std::uint64_t bytes, page_run pages);
   status set_access(address begin, std::uint64_t bytes);
@@ -73,10 +73,10 @@ class sim_memory {
   void close_host(address begin, std::uint64_t bytes);
   result<address> take_addresses(device_call call, std::uint64_t bytes, std::uint64_t gap_bytes);
   void give_addresses(address begin, std::uint64_t bytes, std::uint64_t gap_bytes);
-  /// Takes `bytes` if they fit beside the memory of this and other processes.
+  /// Takes `bytes` of physical memory, if that many are free.
   status take_physical(device_call call, std::uint64_t bytes);
   void give_run_back_if_unheld(std::uint64_t run_id);
-  /// The mappings that cover `[at, at + bytes)` exactly, or an error.
+  /// The mappings that cover `[begin, begin + bytes)` exactly, or an error.
   result<mapping_span> mappings_in(device_call call, address begin, std::uint64_t bytes);
   [[nodiscard]] status check_pages(device_call call, std::uint64_t bytes) const;
 

@@ -72,7 +72,7 @@ stream_ref sim_streams::create(sim_stream kind) {
   const std::uint32_t slot = free_slots_.back();
   free_slots_.pop_back();
   stream_of_slot_[slot] = index;
-  // Continues the numbers of the index's last stream, so that clocks that refer to its work stay valid.
+  // Continues the sequence numbers of the index's previous stream, so that clocks that refer to its work stay valid.
   const std::uint64_t sequence = streams_[index].sequence;
   stream_state& state = streams_[index] = stream_state{};
   state.handle = handle_of_slot(slot);
@@ -81,7 +81,7 @@ stream_ref sim_streams::create(sim_stream kind) {
   state.context = kind.context;
   state.blocking = kind.blocking && !kind.legacy;
   state.legacy = kind.legacy;
-  state.seen_by_legacy = sequence;  // the index's last stream's work, which the host knows is done
+  state.seen_by_legacy = sequence;  // the host knows that the previous stream's work is done
   any_blocking_ = any_blocking_ || state.blocking;
   return state.handle;
 }
@@ -164,7 +164,7 @@ void sim_streams::merge(vector_clock& target, const vector_clock& source) {
 
 // --- fences --------------------------------------------------------------------------------------------------
 
-// A fence's id is its slot plus one, below its generation: the slot is reused, the id is not.
+// A fence's id has its generation in the high 32 bits and its slot plus one in the low: slots are reused, ids are not.
 fence sim_streams::new_fence(std::uint64_t stream_id, std::uint64_t done_ns, fence_state*& state) {
   if (free_fences_.empty()) {
     fences_.emplace_back();
@@ -319,7 +319,7 @@ status sim_streams::begin_capture(stream_ref stream) {
   return {};
 }
 
-// Runs the captured work once, now; its uses of memory then count like others.
+// Runs the captured work once, now, so that its uses of memory count like those of other work.
 status sim_streams::end_capture(stream_ref stream) {
   const std::uint32_t index = find(stream);
   if (index == no_stream) return unknown("end_capture", stream);

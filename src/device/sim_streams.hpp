@@ -1,10 +1,10 @@
 // The simulated device's virtual clock, streams, fences and captures, and the order between streams.
 //
-// Each piece of work takes the next sequence number of its stream. A vector clock holds, for each stream by its dense
-// index, the sequence number up to which work is known to come first. There is one clock per stream (the work it waited
-// for), one per fence, and one for the host (the work it saw complete). The host's clock only grows, and every query
-// about order consults it, so that later work need not carry a copy. sim_device locks. Invariant: a new stream gets an
-// index only if the host knows that all earlier work of the index is done.
+// Each piece of work takes the next sequence number of its stream. A vector clock holds, by dense stream index, the
+// sequence number up to which that stream's work comes first. Each stream has a clock (the work it waited for), and so
+// do each fence and the host (the work it saw complete). The host's clock only grows. Every order query consults it, so
+// later work needs no copy. sim_device holds the lock. Invariant: a new stream gets an index only if the host knows
+// that all earlier work of the index is done.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace gpumem {
 
-/// A piece of work: its stream's dense index and its place in that stream.
+/// A piece of work: its stream's dense index and its sequence number.
 struct work_point {
   std::uint32_t stream = 0;
   std::uint64_t sequence = 0;
@@ -42,7 +42,7 @@ class sim_streams {
   // --- streams ---------------------------------------------------------------------------------------------
   stream_ref create(sim_stream kind);
   status destroy(stream_ref stream);
-  /// The dense index of a stream that exists, else `no_stream`.
+  /// Returns the stream's dense index, or `no_stream` if the stream does not exist.
   [[nodiscard]] std::uint32_t find(stream_ref stream) const noexcept;
   [[nodiscard]] stream_ref handle_of(std::uint32_t stream) const noexcept { return streams_[stream].handle; }
   [[nodiscard]] result<std::uint64_t> id(stream_ref stream) const;
@@ -71,7 +71,7 @@ class sim_streams {
   /// The time at which the work before the fence is done.
   result<std::uint64_t> done_ns(fence fence);
   status wait_host(fence fence);
-  /// Waits for the fence that is done first, `most_ns` at most; true if it is done then.
+  /// Waits for the fence that is done first, for at most `most_ns`; true if it is then done.
   result<bool> wait_any(std::span<const fence> fences, std::uint64_t most_ns);
   status wait_stream(stream_ref waiter, fence fence);
   void drop(fence fence) noexcept;
@@ -83,7 +83,7 @@ class sim_streams {
   // --- captures --------------------------------------------------------------------------------------------
   status begin_capture(stream_ref stream);
   status end_capture(stream_ref stream);
-  /// Refuses a call that no capture survives, and invalidates every running capture (of that context).
+  /// If any stream (of `context`) captures, refuses the call and invalidates these captures.
   status refuse_while_capturing(device_call call);
   status refuse_while_capturing(device_call call, std::uint32_t context);
   void invalidate(stream_ref stream, std::string_view cause);
@@ -93,15 +93,15 @@ class sim_streams {
   struct stream_state {
     stream_ref handle;
     std::uint64_t id = 0;
-    std::uint64_t sequence = 0;  ///< of its last work
-    std::uint64_t tail_ns = 0;   ///< when that is done
+    std::uint64_t sequence = 0;  ///< number of its last work
+    std::uint64_t tail_ns = 0;   ///< time at which its last work is done
     vector_clock ordered_behind;
     std::uint32_t context = 0;
     bool blocking = false;
     bool legacy = false;
     std::uint64_t legacy_seen = 0;  ///< for a blocking stream: the legacy stream's last work that it is ordered after
     std::uint64_t seen_by_legacy = 0;  ///< its own last work that the legacy stream is ordered after
-    std::deque<std::uint64_t> queued;  ///< the end time of each entry of its queue
+    std::deque<std::uint64_t> queued;  ///< end time of each entry of its queue
     bool capturing = false;
     std::uint64_t captured_lag_ns = 0;
     std::string invalidated_by;  ///< the call that invalidated the capture, or empty
@@ -118,7 +118,7 @@ class sim_streams {
     return stream < clock.size() ? clock[stream] : 0;
   }
   static void merge(vector_clock& target, const vector_clock& source);
-  /// An index for a new stream: a retired one whose work the host knows is done, else a new one.
+  /// Takes an index for a new stream: a retired index if the host knows that its work is done, otherwise a new one.
   std::uint32_t take_index();
   fence new_fence(std::uint64_t stream_id, std::uint64_t done_ns, fence_state*& state);
   fence_state* find(fence fence) noexcept;
@@ -137,7 +137,7 @@ class sim_streams {
   bool any_blocking_ = false;
   std::vector<stream_state> streams_;          ///< by dense index; 0 is the legacy default stream
   std::vector<std::uint32_t> retired_;         ///< indices of destroyed streams
-  std::vector<std::uint32_t> stream_of_slot_;  ///< by the number behind a handle
+  std::vector<std::uint32_t> stream_of_slot_;  ///< dense index by handle slot
   std::vector<std::uint32_t> free_slots_;
   std::vector<fence_state> fences_;
   std::vector<std::uint32_t> free_fences_;

@@ -26,8 +26,8 @@ class allocation_recorder {
 
   virtual void allocated(address begin, std::uint64_t requested_bytes, stream_ref stream) noexcept = 0;
   virtual void freed(address begin, std::uint64_t requested_bytes, stream_ref stream) noexcept = 0;
-  /// The pool was out of memory for a request.
-  virtual void refused(const oom_report& /*why*/, stream_ref /*s*/) noexcept {}
+  /// Called when the pool refuses a request because it is out of memory.
+  virtual void refused(const oom_report& /*why*/, stream_ref /*stream*/) noexcept {}
   /// The file of a recording that `gpumem why` reads; empty for others.
   [[nodiscard]] virtual std::string recording() const { return {}; }
   /// Writes the records so far to their file.

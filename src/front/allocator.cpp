@@ -71,7 +71,8 @@ class pooled_allocator final : public allocator {
     stats_path_ = options.stats_path;
     oom_advice_ = options.oom_advice;
     if (!stats_path_.empty() && stats_path_ != "exit") {
-      // Refuses a path that cannot be written now, not at exit. One that cannot be opened is refused by write_stats.
+      // Refuses a path that cannot be written now rather than at exit; write_stats reports a path that cannot be
+      // opened.
       if (result<written_file> own = written_file::open(stats_path_)) {
         stats_path_ = own->path();
         stats_file_ = *std::move(own);
@@ -96,7 +97,7 @@ class pooled_allocator final : public allocator {
       if (status ok = sound(request, p.config().total_bytes); !ok) return ok;
     }
     if (slot.device->condition() != device_condition::usable) return usable(*slot.device);
-    if (request.alignment == block_granularity && request.region == 0) {  // of another pool or stream than the last one
+    if (request.alignment == block_granularity && request.region == 0) {  // the fast path tried only the latest cache
       if (const address cached = p.try_cache(request.stream, request.bytes); cached != 0) return to_pointer(cached);
     }
     const bool asks = asks_for_captures(slot);
@@ -261,7 +262,7 @@ class pooled_allocator final : public allocator {
                                [begin](const logical_pool& slot) { return slot.pool->free_behind_all_work(begin); });
   }
   captures& all_captures() noexcept { return captures_; }
-  /// Runs once: each pool that takes everything does so, except that of `used`, whose own request opens it.
+  /// Runs once: opens each pool that takes everything, except that of device `used`, whose request opens it.
   void preallocate(int used) {
     if (!untouched_.exchange(false, std::memory_order_acq_rel)) return;
     for (const logical_pool& p : pools_) {
@@ -292,7 +293,8 @@ class pooled_allocator final : public allocator {
     });
   }
 
-  /// What `call` says of the pool that knows the address; else the refusal of the one that has it in a segment, or any.
+  /// Returns the answer of the pool that knows the address. If none does, returns the refusal of the pool whose segment
+  /// contains it, or of any pool.
   template <typename Call>
   status ask_pools(address begin, const Call& call) const {
     status refusal;
@@ -306,7 +308,7 @@ class pooled_allocator final : public allocator {
     return refusal;
   }
 
-  /// Refuses a block of another device than the one that a free states.
+  /// Refuses a free that states another device than the block's.
   status not_of_others(address begin, int stated) {
     if (!exists(stated)) {
       ++foreign_misuses_;
@@ -392,7 +394,7 @@ class pooled_allocator final : public allocator {
                         .compute_major = gpu.info().compute_major,
                         .compute_minor = gpu.info().compute_minor,
                         .simulated = gpu.info().simulated});
-    pools_.push_back({.recorders = *std::move(recorders),  // keeps their addresses, which the pool has
+    pools_.push_back({.recorders = *std::move(recorders),  // the move keeps the addresses that `before_free` uses
                       .history = *std::move(history),
                       .pool = std::make_unique<pool>(gpu, std::move(config), *std::move(policy)),
                       .device = &gpu,
@@ -410,7 +412,7 @@ class pooled_allocator final : public allocator {
     }
   }
 
-  // Compares the limit with those of the device's other pools and sets it, with no other limit changed in between.
+  // Checks the limit against those of the device's other pools and sets it, atomically with other calls of this.
   status set_limit_beside_others(const logical_pool& slot, std::uint64_t limit_bytes) {
     const mutex_lock lock{limits_mutex_};
     std::uint64_t other_limits = 0;
@@ -430,7 +432,8 @@ class pooled_allocator final : public allocator {
     return {};
   }
 
-  /// Calls `call` with the pool of a logical device, if it exists and its locks are not those of a forked parent.
+  /// Calls `call` with the pool of a logical device. Fails if there is none, or in a forked child, where a lock of the
+  /// pool may stay locked.
   template <typename Result, typename Call>
   Result of_pool(int device, const Call& call) const {
     return without_exceptions([&]() -> Result {
@@ -439,7 +442,7 @@ class pooled_allocator final : public allocator {
       return p.device->condition() == device_condition::forked ? Result{usable(*p.device)} : Result{call(p)};
     });
   }
-  /// And if the device is usable.
+  /// Like `of_pool`, but also requires a usable device.
   template <typename Result, typename Call>
   Result with_pool(int device, const Call& call) const {
     return of_pool<Result>(device, [&](const logical_pool& slot) -> Result {
@@ -502,7 +505,7 @@ class pooled_allocator final : public allocator {
 namespace {
 status not_offered() { return {errc::unsupported, "this allocator does not offer that"}; }
 }  // namespace
-result<std::uint64_t> allocator::open_region(int /*device*/, stream_ref /*s*/) { return not_offered(); }
+result<std::uint64_t> allocator::open_region(int /*device*/, stream_ref /*stream*/) { return not_offered(); }
 status allocator::close_region(int /*device*/, std::uint64_t /*region*/) { return not_offered(); }
 result<std::vector<segment_view>> allocator::segments(int /*device*/) const { return not_offered(); }
 status allocator::reset_peak_reserved(int /*device*/) { return not_offered(); }

@@ -1,19 +1,19 @@
-// Frees in the order of everything that the device was given, for who stands in the place of cudaFree.
+// Frees ordered behind all work of the device, for replacements of cudaFree.
 #pragma once
 
 #include "gpumem/allocator.hpp"
 
 namespace gpumem {
 
-/// `all`, a stream of the caller's, stands for everything that the devices of `memory` are given, which
-/// `allocator::open` made: a fence behind it is an event on the whole context. What is freed in its order is handed out
-/// again when all of that is done which was enqueued when a fence was recorded: behind each 16th such free of a thread,
-/// or the one that makes them 32 MiB. Once, before the first allocation.
+/// Makes the stream `all` represent all work on the devices of `memory`: a fence on it is an event on the whole
+/// context. A block freed on `all` is reusable when all work enqueued before its fence is done. Each thread records a
+/// fence per 16 such frees, or sooner, per 32 MiB. Call once, before the first allocation. `memory` must come from
+/// `allocator::open`.
 status stand_for_all_work(allocator& memory, stream_ref all);
 
-/// A free in that order without a lock: true where it is done. False where nothing changed and `try_deallocate`, with
-/// that stream, is to be asked: the block is not of `memory`, the calling thread has no cache, something about the
-/// block needs the lock, or streams and captures are not told of (GPUMEM_STREAM_IDS=query). Any thread.
+/// Frees a block behind all work, without a lock. On false nothing has changed, and the caller must call
+/// `try_deallocate` with the stream `all`: the block is not from `memory`, the thread has no cache, the block needs the
+/// lock, or streams are not announced (GPUMEM_STREAM_IDS=query). Any thread.
 [[nodiscard]] bool free_behind_all_work(allocator& memory, void* pointer) noexcept;
 
 }  // namespace gpumem

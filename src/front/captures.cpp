@@ -44,7 +44,7 @@ status at_each_that_knows(const std::vector<logical_pool>& pools, stream_ref str
 
 namespace {
 
-/// A created stream, whose handle names one stream in every thread.
+/// Whether the program created the stream, so that its handle means the same stream in every thread.
 bool is_created(stream_ref stream) noexcept { return reinterpret_cast<std::uintptr_t>(stream.handle) > 2; }
 
 }  // namespace
@@ -66,9 +66,9 @@ void captures::gone_graphs::forget(std::uint64_t number) noexcept {
   any_.store(!numbers_.empty(), std::memory_order_release);
 }
 
-// The driver calls of other threads are waited for without the mutex, which requests of other streams need.
+// Waits for the driver calls of other threads without the mutex, because requests on other streams need it.
 status captures::begin(stream_ref stream) {
-  std::vector<std::optional<std::uint64_t>> keys(pools_.size());  // by pool; nothing where it does not know the stream
+  std::vector<std::optional<std::uint64_t>> keys(pools_.size());  // by pool; empty if the pool does not know the stream
   for (const logical_pool& p : pools_) {
     if (usable(*p.device)) p.pool->below().poll();
   }
@@ -86,7 +86,7 @@ status captures::begin(stream_ref stream) {
   return {};
 }
 
-// The handle of a created stream is not asked for: the program may have destroyed the stream by now.
+// Does not query the handle of a created stream: the program may have destroyed the stream by now.
 result<graph_ref> captures::end(stream_ref stream) {
   const mutex_lock lock{mutex_};
   auto found = open_.end();
@@ -138,8 +138,8 @@ void captures::end_hold(std::uint64_t number) noexcept {
   held_.erase(number);
 }
 
-// A capture is known by the stream's key in a pool, never by a handle: the default stream of each thread has the same
-// handle, and a destroyed stream's may be reused.
+// Identifies a capture by the stream's key in a pool, never by its handle: the default streams of all threads have the
+// same handle, and the driver reuses the handles of destroyed streams.
 captures::open_list::iterator captures::find(const pool& member, std::uint64_t key) {
   return std::ranges::find_if(open_, [&](const open_capture& capture) {
     return std::ranges::any_of(capture.parts,
@@ -147,8 +147,8 @@ captures::open_list::iterator captures::find(const pool& member, std::uint64_t k
   });
 }
 
-// Every pool that knows the stream takes part, or none does. A noticed capture has begun on the device already, and
-// concerns the pools of that device.
+// Begins the capture in every pool that knows the stream, or in none. A noticed capture has begun on its device already
+// and concerns only that device's pools.
 status captures::open(stream_ref stream, device* noticed_on, std::uint64_t device_id) {
   open_list opened(1);
   open_capture& made = opened.front();
@@ -178,8 +178,8 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
                                          return {};
                                        });
   if (!ok) return ok;
-  // Pools of other devices may hold blocks that this device's streams use, and would record their fences here. A stream
-  // of another context may even be one of theirs.
+  // Pools of other devices may hold blocks that this device's streams use, and would record fences on these streams. A
+  // stream of another context may even belong to one of those devices.
   for (const logical_pool& p : pools_) {
     if (std::ranges::find(made.parts, p.pool.get(), &part::member) != made.parts.end()) continue;
     made.elsewhere.push_back(p.pool->below().capture_elsewhere(foreign ? effect : capture_effect::foreign));
@@ -207,8 +207,8 @@ void captures::close_where(const condition& ended) {
   }
 }
 
-// The stream begins a capture. One that was noticed on it earlier is over, and so is any of a destroyed stream that had
-// its handle.
+// Called when `stream` begins a capture. Closes captures that must be over: one noticed earlier on this stream, and any
+// of a destroyed stream with the same handle.
 void captures::close_superseded(const pool& member, std::uint64_t key, stream_ref stream) {
   close_where([&](const open_capture& capture) {
     return std::ranges::any_of(capture.parts, [&](const part& each) {
@@ -218,8 +218,8 @@ void captures::close_superseded(const pool& member, std::uint64_t key, stream_re
   });
 }
 
-// If a stream allocates nothing more, gpumem does not see its capture end, and cannot ask its handle, which may be
-// dead. For blocking streams no handle is needed: the driver tells whether any of them captures.
+// If a stream allocates nothing more, gpumem does not see its capture end, and must not query its handle, which may be
+// destroyed. Blocking streams need no handle: the driver tells whether any of them captures.
 void captures::close_blocking(device& gpu) {
   const auto is_blocking = [&](const open_capture& capture) { return capture.noticed_on == &gpu && capture.blocking; };
   if (std::ranges::none_of(open_, is_blocking)) return;
@@ -290,7 +290,7 @@ void captures::ended_on(device& gpu, bool reported_only) {
     close_blocking(gpu);
     close_where([&](const open_capture& capture) {
       if (capture.noticed_on != &gpu || capture.blocking || (reported_only && !capture.reported)) return false;
-      if (!is_created(capture.stream)) {  // each thread has another one
+      if (!is_created(capture.stream)) {  // the handle may name another thread's default stream
         const result<std::uint64_t> own = capture.parts.front().member->key_of(capture.stream);
         if (!own || *own != capture.parts.front().key) return false;
       }
@@ -301,7 +301,8 @@ void captures::ended_on(device& gpu, bool reported_only) {
   release_gone();
 }
 
-// A capture whose graph is gone must have ended. Graphs that the program has already released are refused.
+// A capture with a destroyed graph must have ended, so closes it first. `release` refuses a graph that the program has
+// released already.
 void captures::release_gone() {
   if (!gone_->any()) return;
   for (const std::uint64_t number : gone_->all()) {

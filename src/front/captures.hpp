@@ -1,9 +1,9 @@
-// Captures over every pool of a device, and the graphs that they left.
+// Captures across all pools of a device, and the graphs that they produce.
 //
 // The program may announce captures (`begin`, `end`, `release`). Under `query`, gpumem also asks a device that reports
 // captures at each allocation, so that the program need not. In both cases gpumem watches the graph from the first
-// allocation inside the capture on, so that its blocks come back when it is destroyed. The driver reports that on its
-// own thread, which must not call anything: the callback leaves the capture's number, and the next allocation reads it.
+// allocation inside the capture on, and reclaims its blocks when the graph is destroyed. The driver reports that on its
+// own thread, which must not make driver calls: the callback stores the capture's number for the next allocation.
 #pragma once
 
 #include <atomic>
@@ -25,73 +25,74 @@ namespace gpumem {
 
 /// A logical device.
 struct logical_pool {
-  recorder_list recorders;                // the pool has their addresses
-  std::unique_ptr<history_file> history;  // null where GPUMEM_HISTORY or GPUMEM_TRACE is not set
+  recorder_list recorders;                // the pool keeps pointers to them
+  std::unique_ptr<history_file> history;  // null unless GPUMEM_HISTORY and GPUMEM_TRACE are set
   std::unique_ptr<gpumem::pool> pool;
   gpumem::device* device;
   bool takes_everything;
 };
 
-/// Whether the device is usable. Call it before any lock: in a forked child a lock may stay locked for ever.
+/// Returns an error if the device is not usable. Call it before taking a lock: in a forked child a lock may stay locked
+/// for ever.
 status usable(const device& gpu);
 
-/// Calls `call` for each pool of every device that knows the stream, or only of `only` if not null, until one fails.
-/// Also fails if no device knows the stream.
+/// Calls `call` for each pool whose device knows the stream, until one fails. If `only` is not null, skips the pools of
+/// other devices. Also fails if no device knows the stream.
 status at_each_that_knows(const std::vector<logical_pool>& pools, stream_ref stream, const device* only,
                           const std::function<status(pool&, std::uint64_t key)>& call);
 
 class captures {
  public:
-  /// `pools` must outlive it, and grows only before the first call.
+  /// `pools` must outlive this object, and must not change after the first call.
   explicit captures(const std::vector<logical_pool>& pools) : pools_{pools} {}
 
   status begin(stream_ref stream);
   result<graph_ref> end(stream_ref stream);
   status release(graph_ref released);
-  /// A capture on no stream that the caller can name (hold_captures.hpp).
+  /// A capture on a stream that the caller cannot name (hold_captures.hpp).
   void hold(std::uint64_t number);
   void end_hold(std::uint64_t number) noexcept;
 
-  /// True while any stream is known to capture, or a graph is known to be gone: `follow` then has work to do even
-  /// without asking the device.
+  /// True while a stream is known to capture, or a graph is known to be destroyed: `follow` then has work to do even
+  /// without a query of the device.
   [[nodiscard]] bool busy() const noexcept { return any_open() || gone_->any(); }
-  /// Called before an allocation for `s`. With `asks`, asks the device and notes captures that began or ended since the
-  /// last allocation. Watches the graph of a capture under way and releases destroyed graphs.
+  /// Called before an allocation. If `asks`, queries the device and notes captures that began or ended since the last
+  /// allocation. Watches the graph of an open capture and releases destroyed graphs.
   status follow(const logical_pool& slot, const request& asking, bool asks);
-  /// Called before memory is given back. Ends the captures of the device that are over, as far as that is known without
-  /// a stream's handle: the graph is destroyed, or no blocking stream captures any more.
+  /// Called before the pool returns memory. Ends captures of the device that are over, if gpumem can tell without a
+  /// stream's handle: the graph is destroyed, or no blocking stream captures any more.
   void settle(device& gpu);
-  /// Ends the captures of the device that are over. Asks each non-blocking stream that was noticed to capture, which
-  /// must exist; a per-thread stream is asked by its own thread only. `reported_only`: none whose requests did not say
-  /// that the caller reports the end.
+  /// Ends captures of the device that are over. Queries each non-blocking stream that was noticed to capture; the
+  /// stream must still exist. Only its own thread queries a per-thread stream. `reported_only` limits this to captures
+  /// with a request that set `reports_capture_end`.
   void ended_on(device& gpu, bool reported_only);
 
  private:
-  using graph_parts = std::vector<std::pair<pool*, std::uint64_t>>;  // with the pool's number of the graph
+  using graph_parts = std::vector<std::pair<pool*, std::uint64_t>>;  // pool, and its number for the graph
   using graph_map = std::map<std::uint64_t, graph_parts>;            // by graph_ref::id
 
-  /// A pool that the stream which captures is known to.
+  /// The part of a capture in one pool that knows the stream.
   struct part {
     pool* member;
     std::uint64_t key;  // of the stream
     pool_capture capture;
   };
-  /// Ends in every pool with its life.
+  /// A capture under way. Its destruction ends it in every pool.
   struct open_capture {
-    std::uint64_t number = 0;      // of its graph, too
+    std::uint64_t number = 0;      // also the id of its graph
     device* noticed_on = nullptr;  // null if the program announced it, which names no device
     std::uint64_t device_id = 0;   // 0 if the program announced it
-    stream_ref stream;             // by which it is not known: see `find`
+    stream_ref stream;             // not its identity: see `find`
     bool blocking = false;         // noticed on a blocking stream of the device's own context
     bool watched = false;
     bool reported = false;  // `request::reports_capture_end`
     std::vector<part> parts;
-    std::vector<pool_capture> elsewhere;  // of pools that do not know the stream
-    graph_map::node_type graph;           // made ahead, because the end must not fail
+    std::vector<pool_capture> elsewhere;  // in pools that do not know the stream
+    graph_map::node_type graph;           // preallocated, because `close` must not fail
   };
   using open_list = std::list<open_capture>;
 
-  /// The numbers of the captures whose graphs are destroyed, until they have been handled.
+  /// The numbers of captures whose graphs are destroyed but not yet released.
   class gone_graphs {
    public:
     /// `number` is a list of one, because this must not fail.
@@ -125,7 +126,7 @@ class captures {
   std::map<std::uint64_t, std::vector<pool_capture>> held_ GPUMEM_GUARDED_BY(mutex_);
   std::uint64_t next_number_ GPUMEM_GUARDED_BY(mutex_) = 1;
   std::atomic<std::size_t> open_count_{0};
-  // Shared, because the driver may write after the allocator is gone.
+  // Shared, because the driver's callback may run after the allocator is destroyed.
   std::shared_ptr<gone_graphs> gone_ = std::make_shared<gone_graphs>();
 };
 

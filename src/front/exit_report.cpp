@@ -43,7 +43,7 @@ exit_list& at_exit_list() {
 
 }  // namespace
 
-// The JSON of a pool has each figure under its name.
+// Each figure of a pool appears in the JSON under its member's name.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(statistics, limit_bytes, reserved_bytes, peak_reserved_bytes, live_bytes,
                                    peak_live_bytes, requested_bytes, thread_cached_bytes, cached_bytes, fenced_bytes,
                                    idle_bytes, leaked_bytes, largest_free_bytes, asked_at_start_bytes,

@@ -18,7 +18,7 @@
 namespace gpumem {
 namespace {
 
-constexpr std::size_t rows_together = 32'768;  // bytes; a recording takes up to 60,000 at once
+constexpr std::size_t rows_together = 32'768;  // bytes per write; recording_file takes at most 60,000
 
 /// Writes rows in pieces, and numbers streams as a recording does.
 class trace_writer {
@@ -54,7 +54,7 @@ class trace_writer {
   std::uint64_t rows_ = 0;
 };
 
-/// The number of rows.
+/// Returns the number of rows written.
 result<std::uint64_t> write_history(recording_file& file, const pool_history& history, std::string_view policy) {
   trace_writer rows{file};
   status written = rows.add_header();
@@ -91,7 +91,7 @@ status write_events(recording_file& file, const pool& dumped) {
 
 status write_dump(std::span<allocator* const> allocators, std::string_view contents, int descriptor) {
   struct stat found {};
-  if (::fstat(descriptor, &found) != 0 || !S_ISREG(found.st_mode)) {  // another file might block this thread
+  if (::fstat(descriptor, &found) != 0 || !S_ISREG(found.st_mode)) {  // a write to a pipe could block this thread
     return {errc::invalid_argument, "the file of the dump is no regular file"};
   }
   if (contents != "trace" && contents != "events") {
@@ -126,7 +126,7 @@ result<std::unique_ptr<history_file>> history_file::open(const settings& options
     return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened: {}; expected a file to write",
                                                  printable(path, PATH_MAX), own.why().message())};
   }
-  recording_file file;  // a row of names until memory runs out: the file is a recording
+  recording_file file;  // writes the header now, so that the file is a valid recording before the first dump
   file.open(own->descriptor(), path.ends_with(".gz"));
   status begun = file.write(trace_header);
   if (begun) begun = file.flush();

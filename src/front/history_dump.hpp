@@ -1,8 +1,8 @@
-// Dumps of a pool's history (GPUMEM_HISTORY) as a trace in RMM's CSV format, and the file that gets one when a request
-// runs out of memory.
+// Dumps a pool's history (GPUMEM_HISTORY) as a trace in RMM's CSV format, also to a file when a request runs out of
+// memory.
 //
-// A dump begins with the blocks that were live before the first kept event: rows of thread 0 at time 0. So it replays
-// to the memory that was live. Any thread.
+// A dump begins with the blocks that were live before the first kept event, as rows of thread 0 at time 0, so that a
+// replay has the same live memory. Any thread.
 #pragma once
 
 #include <functional>
@@ -20,22 +20,22 @@
 
 namespace gpumem {
 
-/// Calls `each` for the pools of an allocator that `allocator::open` made, until one fails.
+/// Calls `each` for each pool of `memory`, until one fails. `memory` must come from `allocator::open`.
 status dump_pools(allocator& memory, const std::function<status(const pool&)>& each);
 
 /// Answers a request of `gpumem dump` by writing to `descriptor`, which is a regular file: `trace` asks for the
-/// histories, one trace after another, `events` for the latest events of the slow paths as text. The error of the
-/// returned status says what to do.
+/// histories, one trace after another, `events` for the latest events of the slow paths as text. The message of an
+/// error names a remedy.
 status write_dump(std::span<allocator* const> allocators, std::string_view contents, int descriptor);
 
-/// The file that GPUMEM_TRACE names, where GPUMEM_HISTORY is set, too.
+/// The file of GPUMEM_TRACE if GPUMEM_HISTORY is set too.
 class history_file {
  public:
   /// Creates or empties the file of a logical device. Null unless both are set; `bad_setting` names path and reason.
   static result<std::unique_ptr<history_file>> open(const settings& options, int logical);
 
-  /// A request of the pool ran out of memory: writes the history, unless it has fewer new events than a tenth of the
-  /// rows that were written last. Logs the first dump, and errors.
+  /// Call when a request runs out of memory. Writes the history, unless it has fewer new events than a tenth of the
+  /// rows written last. Logs the first dump, and errors.
   void refused(const pool& dumped) noexcept;
   /// Replaces the contents of the file by the history.
   status write(const pool& dumped);
@@ -48,7 +48,7 @@ class history_file {
   written_file own_;
   checked_mutex mutex_;
   std::uint64_t written_rows_ GPUMEM_GUARDED_BY(mutex_) = 0;
-  std::uint64_t written_at_ GPUMEM_GUARDED_BY(mutex_) = 0;  ///< the number of events by then
+  std::uint64_t written_at_ GPUMEM_GUARDED_BY(mutex_) = 0;  ///< the pool's event count at the last dump
 };
 
 }  // namespace gpumem

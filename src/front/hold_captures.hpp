@@ -7,10 +7,10 @@
 
 namespace gpumem {
 
-/// Until `end_held_capture` with the same number, the pools of `memory`, which `allocator::open` made, make no call
-/// that would invalidate a capture. What is allocated meanwhile belongs to no graph.
+/// Until `end_held_capture` with the same number, the pools of `memory` make no call that would invalidate a capture.
+/// Blocks allocated in the meantime belong to no graph. `memory` must come from `allocator::open`.
 status hold_capture(allocator& memory, std::uint64_t number);
-/// Does nothing where no capture of that number is held.
+/// Does nothing if no capture with that number is held.
 void end_held_capture(allocator& memory, std::uint64_t number) noexcept;
 
 }  // namespace gpumem

@@ -42,9 +42,9 @@ void log_settings_without_effect(std::span<device* const> devices, const setting
 /// which is logged.
 [[nodiscard]] bool trusts_default_plan(const settings& options);
 
-/// The plan of a pool whose policy follows one: the pool's own, or if `serves` does not write plans, the named one.
-/// Without a plan logs that growth serves. A pool with a plan counts requests in order, so no thread cache may serve
-/// them.
+/// Reads the plan of a pool whose policy follows one: the pool's own plan, or if `serves` does not write plans, the
+/// plan in GPUMEM_PLAN. Without a plan, logs that growth serves. Disables the thread caches of a pool with a plan,
+/// because it must see every request in order.
 status read_plan_of(pool_config& config, const settings& options, const policy_entry& serves);
 
 }  // namespace gpumem

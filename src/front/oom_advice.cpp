@@ -23,7 +23,8 @@ namespace {
 
 constexpr const char* tool = "gpumem";
 
-/// The tool is no part of the program: it takes no settings of the program's, and writes no recording.
+/// Returns the environment without GPUMEM_* and LD_PRELOAD, so that the tool ignores the program's settings and writes
+/// no recording.
 std::vector<char*> variables_of_tool() {
   std::vector<char*> variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -36,7 +37,7 @@ std::vector<char*> variables_of_tool() {
   return variables;
 }
 
-/// 0, or the error.
+/// Returns 0 or an errno value.
 int spawn(const std::string& recording) {
   std::string name{tool};
   std::string command{"why"};
@@ -55,7 +56,7 @@ int spawn(const std::string& recording) {
   sigfillset(&all);
   ::posix_spawnattr_setsigmask(&attributes, &none);
   ::posix_spawnattr_setsigdefault(&attributes, &all);
-  // A process group of its own: what ends the program's group leaves the tool to finish.
+  // A separate process group lets the tool finish when a signal ends the program's group.
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
   pid_t child = 0;
   const int error = ::posix_spawnp(&child, tool, &files, &attributes, arguments, variables.data());

@@ -1,14 +1,14 @@
-/// GPUMEM_OOM_ADVICE: starts the tool that finds settings which serve a request that ran out of memory.
+/// GPUMEM_OOM_ADVICE: starts a tool that finds settings under which a failed request fits.
 ///
-/// Any thread. The program neither waits for the tool nor asks it anything.
+/// Any thread. The program does not wait for the tool.
 #pragma once
 
 #include <string>
 
 namespace gpumem {
 
-/// Starts `gpumem why` on the recording, the first time that this process calls it. The tool writes to stderr, gets
-/// no GPUMEM_* and preloads nothing. Without a recording, or where the tool cannot be started, logs one line.
+/// Starts `gpumem why` on the recording at the first call in this process. The tool writes to stderr, and runs without
+/// GPUMEM_* and LD_PRELOAD. Logs one line if there is no recording or the tool cannot be started.
 void start_oom_advice(const std::string& recording) noexcept;
 
 }  // namespace gpumem

@@ -68,7 +68,7 @@ void plan_recorder::freed(address begin, std::uint64_t requested_bytes, stream_r
   }
 }
 
-// Whether the plan that was followed stays, because a new one would be no better.
+// Returns true if the followed plan stays, because a new plan would be no better.
 bool plan_recorder::stays(const statistics& at_end, const std::vector<plan::recorded_op>& ops) const {
   const std::uint64_t requests = at_end.plan_placements + at_end.plan_departures;
   if (requests == 0) return false;  // there was no plan

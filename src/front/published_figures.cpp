@@ -80,7 +80,7 @@ void publish_until_exit(std::function<std::vector<allocator*>()> allocators, con
         return write_dump(all, contents, descriptor);
       });
   if (!made) return give_up(made.why());
-  static status_socket* serving = nullptr;  // one per process, for its whole life
+  static status_socket* serving = nullptr;  // one per process; never destroyed
   serving = made->release();
   remember_at_exit(serving, [at = serving] { at->leave(); });
 }

@@ -7,7 +7,7 @@ namespace gpumem {
 
 result<recorder_list> open_recorders(const settings& options, const policy_entry& serves, int logical) {
   recorder_list all;
-  if (!options.trace_path.empty() && options.history_events == 0) {  // else a dump of the history is written there
+  if (!options.trace_path.empty() && options.history_events == 0) {  // otherwise history_file owns the path
     auto opened = trace_recorder::open(path_of_pool(options.trace_path, logical));
     if (!opened) return opened.why();
     all.push_back(*std::move(opened));

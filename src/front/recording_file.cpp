@@ -17,22 +17,22 @@ constexpr std::string_view pending_header{
     "\xff\xff"
     "gm\xfb\xff",
     16};
-constexpr std::uint64_t kept_bytes = 12 + 0xffff;  // header and extra field: where the compressed member goes
-// RFC 1951: a last block that is not compressed, of 65,535 bytes. It ends early, as the file does.
+constexpr std::uint64_t kept_bytes = 12 + 0xffff;  // header and extra field: reserved for the compressed member
+// RFC 1951: a final stored block of 65,535 bytes. The file ends before that many.
 constexpr std::string_view pending_block{"\x01\xff\xff\0\0", 5};
-constexpr std::size_t plain_header_bytes = 12;  // a member's first bytes, which make the compressed form valid at once
+constexpr std::size_t plain_header_bytes = 12;  // written last, to switch to the compressed form in one write
 
 status failed(int code) { return {errc::bad_setting, std::strerror(code)}; }
 
-/// The bytes from `offset` on that RLIMIT_FSIZE allows; a write beyond it would end the program by SIGXFSZ. The program
-/// may change the limit at any time.
+/// Returns the bytes after `offset` that RLIMIT_FSIZE allows; a write beyond it would end the program by SIGXFSZ. Read
+/// at each write, because the program may change the limit.
 std::uint64_t allowed_bytes(std::uint64_t offset) {
   ::rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
   return limit.rlim_cur > offset ? limit.rlim_cur - offset : 0;
 }
 
-/// `bytes` as a gzip member.
+/// Compresses `bytes` into a gzip member.
 status compress(std::string_view bytes, std::string& member) {
   z_stream stream{};
   constexpr int gzip_window = 15 + 16;
@@ -98,8 +98,8 @@ status recording_file::begin_member() {
   return write_bytes(pending_header, end_);
 }
 
-/// Puts the compressed member into the kept space, its first bytes last: a kill at any moment leaves the rows in one
-/// form or the other.
+/// Writes the compressed member into the kept space, its first bytes last, so that a kill at any moment leaves the rows
+/// readable, compressed or not.
 status recording_file::end_member() {
   if (status made = compress(pending_, compression_); !made) return made;
   const std::string_view member{compression_};

@@ -1,9 +1,9 @@
-/// The file of a recording: whatever ends the program, the rows so far can be read.
+/// The file of a recording. Its rows stay readable even if the program crashes.
 ///
-/// Every row is in the file when `write` returns. It is a call and no mapped memory, because a process that cuts a
-/// mapped file ends those that write to it. A compressed file is a sequence of gzip members that each stand alone. The
-/// rows of the last member stand in it uncompressed, until there are enough to compress; its header keeps space for
-/// their compressed form. Not synchronised.
+/// Every row is in the file when `write` returns. It uses write calls rather than a mapping, because if another process
+/// truncates a mapped file, writing to the mapping ends the program. A compressed file is a sequence of independent
+/// gzip members. The last member holds its rows uncompressed until there are enough to compress; its header reserves
+/// space for their compressed form. Not synchronised.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ namespace gpumem {
 
 class recording_file {
  public:
-  /// Rows that are compressed together: at most what one uncompressed block of deflate holds.
+  /// The most bytes of rows in a member; they must fit an uncompressed deflate block.
   static constexpr std::size_t member_bytes = 60'000;
 
   recording_file() = default;
@@ -27,12 +27,12 @@ class recording_file {
   recording_file(const recording_file&) = delete;
   recording_file& operator=(const recording_file&) = delete;
 
-  /// `descriptor` is that of an empty file, open for writing, which the caller closes later.
+  /// `descriptor` is an empty file open for writing; the caller closes it later.
   void open(int descriptor, bool compressed);
-  /// Writes whole rows. The error of this and of `flush` is the reason alone. After an error the file ends with the row
-  /// before.
+  /// Writes whole rows. After an error the file ends with the previous row. Error messages of this and of `flush` have
+  /// only the reason, without the path.
   status write(std::string_view rows);
-  /// Ends the gzip member: the file is whole.
+  /// Ends the gzip member, which completes the file.
   status flush();
 
  private:
@@ -44,10 +44,10 @@ class recording_file {
   int file_ = -1;
   pid_t owner_ = 0;
   bool compressed_ = false;
-  bool seekable_ = false;    ///< otherwise bytes are only appended: a pipe
-  std::uint64_t end_ = 0;    ///< of the rows; of the members before, where rows are pending
+  bool seekable_ = false;    ///< false for a pipe, which can only be appended to
+  std::uint64_t end_ = 0;    ///< end of the rows, or of the complete members in a compressed file
   std::string pending_;      ///< rows of the last member
-  std::string compression_;  ///< of `pending_`; a member to reuse its memory
+  std::string compression_;  ///< compressed `pending_`; kept to reuse its memory
 };
 
 }  // namespace gpumem

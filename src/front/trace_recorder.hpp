@@ -1,8 +1,8 @@
 /// Records GPUMEM_TRACE: every allocation and free as a row of RMM's CSV log.
 ///
 /// Any thread; one mutex guards the row and the file. Rows are in the order of the calls, so no row allocates a live
-/// pointer. A row is in the file before the call that it records returns, whatever ends the program. A write error ends
-/// the recording; it is logged once, and `flush` returns it from then on.
+/// pointer. A row is in the file before the recorded call returns, so it survives a crash. A write error ends the
+/// recording; it is logged once, and `flush` returns it from then on.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,8 @@ namespace gpumem {
 
 class trace_recorder final : public allocation_recorder {
  public:
-  /// Creates or empties the file, or that of this process beside it (written_file.hpp); compresses it if the name ends
-  /// in `.gz`. `bad_setting` names path and reason.
+  /// Creates or empties the file, or if another process writes it, this process's own file (written_file.hpp).
+  /// Compresses it if the name ends in `.gz`. `bad_setting` names path and reason.
   static result<std::unique_ptr<trace_recorder>> open(const std::string& path);
 
   void allocated(address begin, std::uint64_t requested_bytes, stream_ref stream) noexcept override {
@@ -40,7 +40,7 @@ class trace_recorder final : public allocation_recorder {
 
  private:
   explicit trace_recorder(written_file own) : own_{std::move(own)} {}
-  /// `pointer`, an address or text, stands in the column of that name.
+  /// `pointer`, an address or text, is the value of the pointer column.
   template <typename Pointer>
   void write_row(std::string_view action, const Pointer& pointer, std::uint64_t requested_bytes,
                  stream_ref stream) noexcept;

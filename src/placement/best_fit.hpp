@@ -1,7 +1,6 @@
-// Where a request goes among what is free: the smallest block that fits, or on a paged pool, for large ones, the
-// lowest.
+// Finds a free block for a request: the smallest that fits, or for large requests to a paged pool, the lowest.
 //
-// Reads the heap and changes nothing; the caller cuts the block out.
+// Reads the heap and changes nothing; the caller carves the block.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +11,15 @@
 namespace gpumem {
 
 struct placement_request {
-  owner_id owner = idle_owner;  ///< whose free blocks may serve, besides the idle ones
+  owner_id owner = idle_owner;  ///< may use its own free blocks and idle ones
   unsigned segment_class = 0;
   std::uint64_t bytes = 0;
   std::uint64_t alignment = 512;
 };
 
-/// A block to cut the request out of: at its lower end, or at its upper one.
+/// The free block to carve the request from, and at which end.
 struct free_place {
-  block_index block = no_block;  ///< `no_block`: nothing that is free fits
+  block_index block = no_block;  ///< `no_block` if no free block fits
   bool upper_end = false;
 };
 
@@ -30,10 +29,10 @@ class best_fit {
   explicit best_fit(const page_rules& rules) : rules_{rules} {}
 
   [[nodiscard]] free_place find(const heap& pool_heap, const placement_request& request) const noexcept;
-  /// Of such a request the lowest place is taken, where large holes count: idle memory beside the owner's own should be
-  /// merged with it first.
+  /// True if a request of `bytes` takes the lowest place. The caller should merge the owner's free blocks with idle
+  /// neighbours first, to make large holes.
   [[nodiscard]] bool takes_lowest(std::uint64_t bytes) const noexcept { return bytes >= rules_.lowest_fit_bytes; }
-  /// Such a request takes the upper end of its place: small blocks and large ones then share fewer pages.
+  /// True if the request takes the upper end of its block, so that small and large blocks share fewer pages.
   [[nodiscard]] bool takes_upper_end(const heap& pool_heap, std::uint64_t bytes,
                                      std::uint64_t alignment) const noexcept {
     return bytes < rules_.upper_end_bytes && alignment == 512 &&

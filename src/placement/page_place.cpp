@@ -12,7 +12,7 @@ bool usable(const block& candidate, owner_id owner) noexcept {
   return candidate.state == block_state::free && (candidate.owner == owner || candidate.owner == idle_owner);
 }
 
-/// Where one span's blocks begin, and its end, each with the unbacked bytes below it.
+/// The block boundaries of one span, with the unbacked bytes below each.
 class span_of_blocks {
  public:
   struct edge {
@@ -36,7 +36,7 @@ class span_of_blocks {
   [[nodiscard]] std::uint64_t end() const noexcept { return edges_.back().begin; }
   [[nodiscard]] block_index block_at(std::uint64_t position) const noexcept { return below(position)->block; }
 
-  /// Unbacked bytes of every page that `[from, to)` touches.
+  /// The unbacked bytes in the pages that `[low, high)` touches.
   [[nodiscard]] std::uint64_t missing(std::uint64_t low, std::uint64_t high, std::uint64_t page) const noexcept {
     return unbacked_below(std::min(round_up(high, page), end())) -
            unbacked_below(std::max(round_down(low, page), begin()));
@@ -55,7 +55,8 @@ class span_of_blocks {
   std::vector<edge> edges_;
 };
 
-/// The lowest block of the span around a unbacked one; none where another unbacked block lies lower in it.
+/// Returns the lowest block of the span around `unbacked`, or no_block if the span has a lower unbacked block, so that
+/// each span is considered once.
 block_index span_begin(const heap& pool_heap, block_index unbacked, owner_id owner) noexcept {
   block_index lowest = unbacked;
   for (block_index i = pool_heap.at(unbacked).prev; i != no_block && usable(pool_heap.at(i), owner);
@@ -82,7 +83,7 @@ std::optional<page_place> cheapest_place(const heap& pool_heap, unsigned segment
       if (best && (missing > best->missing_bytes || (missing == best->missing_bytes && begin >= best->begin))) return;
       best = page_place{.begin = begin, .first = span.block_at(begin), .missing_bytes = missing};
     };
-    // Where a window slides, what it misses is least with one of its ends at the end of a block.
+    // Try only places with one end at a block boundary: the missing bytes are least at one of these.
     for (const span_of_blocks::edge& edge : span.edges()) {
       consider(round_up(edge.begin, alignment));
       if (edge.begin >= bytes) consider(round_down(edge.begin - bytes, alignment));

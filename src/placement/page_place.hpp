@@ -1,7 +1,8 @@
-// Where in a paged segment a request goes that fits nowhere in what has memory behind it.
+// Finds the place in a paged segment for a request that no free block fits.
 //
-// Between two blocks in use, all is free or unbacked: a span. A request may lie anywhere in a span that is long enough;
-// it goes where the fewest pages are missing, and of equals to the lowest place. Reads the heap and changes nothing.
+// A span is the free and unbacked addresses between two blocks in use. A request may lie anywhere in a span that is
+// long enough. It takes the place with the fewest missing bytes, and among equals the lowest. Reads the heap and
+// changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct unbacked_piece {
   std::uint64_t bytes = 0;
 };
 
-/// The pages that a stretch of addresses touches.
+/// The page-aligned range of the pages that an address range touches.
 struct page_span {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -35,12 +36,12 @@ struct page_place {
   std::uint64_t missing_bytes = 0;
 };
 
-/// The cheapest place for `bytes` at `alignment` among what is unbacked, free for `owner` or idle in segments of the
-/// class; none where no span with something unbacked is long enough. Requires that unbacked blocks are whole pages.
+/// Returns the cheapest place for `bytes` at `alignment` in spans of `segment_class` that are unbacked, free for
+/// `owner`, or idle. Empty if no span with an unbacked block is long enough. Requires unbacked blocks of whole pages.
 std::optional<page_place> cheapest_place(const heap& pool_heap, unsigned segment_class, owner_id owner,
                                          std::uint64_t bytes, std::uint64_t alignment, std::uint64_t page_bytes);
 
-/// What is unbacked behind `bytes` at the place, in the order of addresses; together `missing_bytes`.
+/// Returns the unbacked pieces of the pages that `bytes` at `place` touch, lowest first; their sum is `missing_bytes`.
 std::vector<unbacked_piece> missing_pieces(const heap& pool_heap, const page_place& place, std::uint64_t bytes,
                                            std::uint64_t page_bytes);
 

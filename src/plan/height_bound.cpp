@@ -12,10 +12,10 @@
 namespace gpumem::plan {
 namespace {
 
-/// Windows: from the first to the last moment with this share of the peak load. The shortest windows, with the smallest
-/// problems, come first; the last window is the whole time.
+/// A window lasts from the first to the last moment with this share of the peak load. The shortest windows, with the
+/// smallest problems, come first; the last window is the whole time.
 constexpr std::array<double, 5> busy_shares{0.95, 0.9, 0.75, 0.5, 0};
-/// Buffers below these shares of the peak load are left out, except those alive at the peak.
+/// The proof leaves out buffers below these shares of the peak load, except those alive at the peak.
 constexpr std::array<double, 6> size_shares{0.02, 0.005, 0.002, 0.0005, 0.0001, 0};
 constexpr std::size_t most_relaxed = 600;  // buffers
 
@@ -23,7 +23,7 @@ std::uint64_t share_of(std::uint64_t bytes, double share) {
   return static_cast<std::uint64_t>(share * static_cast<double>(bytes));
 }
 
-/// Some of the buffers, cut to the window, and the bytes of those alive throughout it.
+/// A smaller problem: buffers cut to a window, and the bytes of the buffers alive throughout the window.
 struct relaxed {
   problem rest;
   std::uint64_t on_the_floor = 0;
@@ -38,7 +38,7 @@ relaxed cut_to(const problem& buffers, const window& span, const load& peak, std
     each.lower = std::max(each.lower, span.lower);
     each.upper = std::min(each.upper, span.upper);
     if (each.lower >= each.upper) continue;
-    // The buffers above must be able to drop by its size.
+    // The size must be a multiple of every alignment, so that the buffers above can drop by it.
     if (each.lower == span.lower && each.upper == span.upper && each.size % alignment == 0) {
       cut.on_the_floor += each.size;
     } else if (each.size >= least_size || at_peak) {
@@ -48,8 +48,8 @@ relaxed cut_to(const problem& buffers, const window& span, const load& peak, std
   return cut;
 }
 
-/// What is proven of those buffers, 0 where that is nothing above `known.bound`: bisects between that, which need not
-/// be a bound of these, and what is possible, or seems to be.
+/// Returns a proven bound of these buffers, or 0 if it proves none above `known.bound`. Bisects between `known.bound`,
+/// which need not be a bound of these buffers, and the lowest height that is possible or not yet disproven.
 std::uint64_t proven_of(const problem& buffers, height_range known, unsigned effort, search_budget& budget) {
   const std::uint64_t unit = height_unit(buffers);
   const sections cut = cut_into_sections(buffers);

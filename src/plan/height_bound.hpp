@@ -14,7 +14,7 @@
 
 namespace gpumem::plan {
 
-/// The known bounds: what is proven, and the best placement so far.
+/// The proven bound and the best placement so far.
 struct height_range {
   std::uint64_t bound = 0;   ///< no placement is lower
   std::uint64_t height = 0;  ///< a placement of this height exists, or a higher bound is not needed
@@ -22,7 +22,7 @@ struct height_range {
 
 struct proven_height {
   std::uint64_t bytes = 0;
-  window during;  ///< the buffers alive in it are the proof; empty if nothing new was proven
+  window during;  ///< the buffers alive in it prove the bound; empty if no higher bound was proven
 };
 
 /// A bound of at least `known.bound`. A higher `effort` searches longer. Deterministic unless the budget's deadline

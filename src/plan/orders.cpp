@@ -10,7 +10,7 @@ namespace {
 
 using key = std::array<double, 3>;
 
-/// The highest value in a range of sections, in constant time, because most buffers of a long trace span many sections.
+/// Returns the highest value in a range of sections in constant time: most buffers of a long trace span many sections.
 class range_max {
  public:
   explicit range_max(const std::vector<double>& values) {

@@ -18,7 +18,7 @@ enum class order_by : std::uint8_t {
   peak_then_area,
   failures,           ///< failures of a search in the buffer's sections
   summed_failures,    ///< the same, summed over the lifetime
-  failures_and_size,  ///< that times size
+  failures_and_size,  ///< summed failures times size
 };
 inline constexpr int order_count = 9;
 /// The orders that need no failures come first.

@@ -1,5 +1,5 @@
-/// The search itself. Idea of canonical placements and of sections: Moffitt, MiniMalloc (ASPLOS 2024); branching on the
-/// section with the fewest choices, failures as weights and memory of dead nodes are the constraint solver's.
+/// Canonical placements and sections come from Moffitt, MiniMalloc (ASPLOS 2024); branching on the section with the
+/// fewest choices, failure weights and the memory of dead nodes come from constraint solvers.
 #include "packing_search.hpp"
 
 #include <algorithm>
@@ -125,7 +125,7 @@ bool packing_search::descend(const part& open) {
   return false;
 }
 
-/// Parts that no open item connects; empty if there is only one.
+/// Splits `open` into parts that no open item connects; empty if there is only one.
 std::vector<packing_search::part> packing_search::split(const part& open) const {
   const index first = open.range.first;
   std::vector<int> crossing(open.range.last - first + 1);  // by boundary below a section, as differences
@@ -145,7 +145,7 @@ std::vector<packing_search::part> packing_search::split(const part& open) const 
   if (parts.size() == 1) return {};
   for (const index i : open.items) parts[part_of[items_[i].range.first - first]].items.push_back(i);
   std::erase_if(parts, [](const part& each) { return each.items.empty(); });
-  if (parts.size() == 1) parts.push_back({});  // smaller in time, which is worth a step
+  if (parts.size() == 1) parts.push_back({});  // the part spans fewer sections: descend into it as a split
   return parts;
 }
 
@@ -178,10 +178,10 @@ bool packing_search::tighten(const part& open) {
   return true;
 }
 
-/// An item may be next (all open items around it will lie above it) only if none of them would fit below it, and if it
-/// wastes no more than the slack of each of its sections. Every other item finally rests on one that may be next. An
-/// item that would fit below may still be kept out by a third one. Bold pruning ignores these few placements; exact
-/// pruning keeps the item's resting place.
+/// Decides which items may be next, that is, below all open items that overlap them in time. An item may be next only
+/// if no such item would fit below it, and if it wastes no more than the slack of each of its sections. Every other
+/// item finally rests on an item that may be next. A third item may keep out an item that would fit below. Bold pruning
+/// ignores these few placements; exact pruning keeps the item's resting place.
 bool packing_search::weigh(const part& open) {
   for (index s = open.range.first; s < open.range.last; ++s) {
     lowest_[s] = first_top_[s] = second_top_[s] = none;
@@ -218,7 +218,7 @@ bool packing_search::weigh(const part& open) {
   return settle_waiting(open);
 }
 
-/// The lowest possible places of items that cannot be next: on an item that can, or on another that cannot.
+/// Finds the lowest possible place of each item that cannot be next: on any other open item.
 bool packing_search::settle_waiting(const part& open) {
   std::vector<units>& least_top = second_top_;  // reuses the storage
   std::fill(least_top.begin() + open.range.first, least_top.begin() + open.range.last, none);
@@ -282,8 +282,8 @@ std::uint64_t packing_search::key_of(const part& open) const {
   return key == 0 ? 1 : key;
 }
 
-/// A section in which an item that may not be next lies above the floor. The section with the lowest floor always
-/// qualifies, because nothing fits below it.
+/// Chooses a section in which no item that another item would fit below lies on the floor. The section with the lowest
+/// floor always qualifies, because nothing fits below its items.
 packing_search::index packing_search::choose(const part& open) const {
   std::vector<char> blocked(open.range.last - open.range.first);
   for (const index i : open.items) {
@@ -333,7 +333,7 @@ packing_search::index packing_search::choose(const part& open) const {
   return best;
 }
 
-/// The branches at `section`: each item that may be next, then none of them.
+/// Tries the branches at `section`: each item that may be next, then none of them.
 bool packing_search::descend_choices(const part& open, index section) {
   std::vector<index> next;
   units slipping = none;
@@ -391,7 +391,7 @@ bool packing_search::place(const part& open, index candidate) {
   return false;
 }
 
-/// The lowest possible place of the lowest open item of `section` if an item outside the section lies below it.
+/// Returns the lowest place of an open item of `section` that rests on an item outside the section.
 packing_search::units packing_search::next_level(index section) const {
   units level = none;
   for (const index i : covering_[section]) {
@@ -406,7 +406,8 @@ packing_search::units packing_search::next_level(index section) const {
   return level;
 }
 
-/// `slipping` is the lowest resting place of the items that another item would fit below.
+/// Raises the floor of `section`, the branch in which no item is next. `slipping` is the lowest resting place of the
+/// items that another item would fit below.
 bool packing_search::raise(const part& open, index section, units slipping) {
   const units level = std::min(next_level(section), slipping);
   if (level == none || level + open_load(section) > capacity_) {

@@ -2,9 +2,9 @@
 /// pruning finds most placements. Exact pruning searches more nodes, and if it finds none, there is none.
 ///
 /// The search considers only canonical placements, in which each buffer rests on the floor or on another buffer. A node
-/// picks a section of time and chooses the next buffer in it. The fill heights of the sections identify a node, so
-/// failed nodes are remembered by them and never searched again, whatever the order that leads there. Periods of time
-/// that no open buffer connects are solved separately. Deterministic except for the deadline. Not synchronised.
+/// picks a section of time and chooses the next buffer in it. The fill heights of the sections identify a node, so the
+/// search remembers failed nodes by them and never searches them again in another order. Periods of time that no open
+/// buffer connects are solved separately. Deterministic except for the deadline. Not synchronised.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ class packing_search {
   /// Requires a checked problem with `may_fit(buffers, capacity)`; keeps references to neither.
   packing_search(const problem& buffers, const sections& cut, std::uint64_t capacity, pruning how);
 
-  /// Searches at most `most_nodes` nodes, trying buffers with a lower `rank` (by buffer) first. Later runs use what
-  /// earlier ones learned.
+  /// Searches at most `most_nodes` nodes, trying buffers with a lower `rank` (by buffer) first. Later runs use the
+  /// failed nodes and failure counts of earlier runs.
   outcome run(const std::vector<std::uint32_t>& rank, rule branching, std::uint64_t most_nodes, search_budget& budget);
 
   /// Requires a run that returned `found`.
@@ -92,7 +92,7 @@ class packing_search {
   std::vector<char> placed_;
   std::vector<units> offset_;
 
-  /// Of the current node; valid until the search descends.
+  /// State of the current node; valid until the search descends.
   std::vector<units> lowest_;        ///< by section: the lowest possible place of any open item
   std::vector<units> first_top_;     ///< by section: the lowest end of an open item if placed now
   std::vector<index> first_top_of_;  ///< the item of `first_top_`

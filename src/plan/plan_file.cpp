@@ -29,7 +29,7 @@ std::uint64_t checksum(std::string_view text) {
 
 status damaged(const std::string& why) { return {errc::corrupt, "damaged plan: " + why}; }
 
-/// Reads words of a text with a valid checksum, so that missing words are the writer's error.
+/// Reads words of a text. The checksum is verified before, so a missing word is the writer's error.
 class reader {
  public:
   explicit reader(std::string_view text) : rest_{text} {}

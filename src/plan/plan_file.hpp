@@ -21,7 +21,7 @@ namespace gpumem::plan {
 
 [[nodiscard]] std::string plan_text(const step_plan& made);
 
-/// `corrupt` names the damage; `unsupported` another version or granule.
+/// `corrupt` names the damage; `unsupported` names another version or granule.
 [[nodiscard]] result<step_plan> parse_plan(std::string_view text);
 
 /// The same for a file; messages begin with its name.

@@ -28,16 +28,15 @@ class plan_matcher {
   /// A place: its offset, and its rank among all. Allocations that are never live together may share one.
   [[nodiscard]] std::uint64_t offset(std::uint32_t place) const noexcept { return offsets_[place]; }
 
-  /// Notes that `block`, any number, lies at the place from the latest `next`, until it is gone. Throws without
-  /// changes.
+  /// Notes that `block`, any number, lies at the place from the latest `next`, until `ended`. Throws without changes.
   void placed(std::uint32_t place, std::uint32_t block);
-  /// True if the plan next gives some of its memory to another stream.
+  /// Notes that `block` has ended. True if the plan next gives some of its memory to another stream.
   bool ended(std::uint32_t block) noexcept;
-  /// The block placed at `place`, or else at the next lower place.
+  /// The block placed at `place`, or if there is none, at the next lower place.
   [[nodiscard]] std::optional<std::uint32_t> placed_at_or_below(std::uint32_t place) const noexcept;
 
-  /// True after so many departures in a row.
   static constexpr std::uint32_t lost_after = 64;
+  /// True after `lost_after` departures in a row.
   [[nodiscard]] bool lost() const noexcept { return in_a_row_ >= lost_after; }
   [[nodiscard]] std::uint64_t height_bytes() const noexcept { return plan_->height_bytes; }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;

@@ -1,5 +1,5 @@
-/// A set of small numbers that finds the next lower member in a fixed number of steps: a bitmap in words of 64, and
-/// above each level a bitmap of its nonempty words. Not synchronised.
+/// A set of small numbers that finds the next lower member in a fixed number of steps. It is a bitmap in 64-bit words,
+/// with levels of bitmaps above it that mark the nonempty words below. Not synchronised.
 #pragma once
 
 #include <array>

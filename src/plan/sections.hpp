@@ -1,4 +1,4 @@
-/// Time, divided into the fewest sections such that two buffers are alive together exactly if their ranges of sections
+/// Divides time into the fewest sections such that two buffers are alive together exactly if their ranges of sections
 /// overlap.
 ///
 /// A new section begins where a buffer starts after another has ended. The sets of live buffers of the sections are the

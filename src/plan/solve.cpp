@@ -19,7 +19,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// Buffers below these shares of the peak load are left out of a search and filled in afterwards.
+/// A search leaves out buffers below these shares of the peak load; gap filling places them afterwards.
 constexpr std::array<double, 6> size_levels{0.02, 0.005, 0.002, 0.0005, 0.0001, 0};
 constexpr std::uint64_t most_pairs = 40'000'000;       // of the ejection search: 160 MB
 constexpr std::uint64_t work_of_orders = 600'000'000;  // pairs examined by gap filling, over all orders
@@ -157,7 +157,7 @@ class solver {
     if (ejection_search::pairs(large, cut) <= most_pairs) {
       ejection_search search{large, cut};
       const std::vector<std::uint32_t> rank = rank_of(ordered(large, cut, order_by::peak_then_lifetime));
-      // It finds a placement soon or not at all, so many short searches beat a long one.
+      // A search finds a placement soon or not at all, so many short searches beat a long one.
       const std::uint64_t steps = large.size() * 2 + (std::uint64_t{2000} << effort);
       for (unsigned lot = 0; lot < 2 * lots; ++lot) {
         if (budget_.spent()) return outcome::open;

@@ -73,8 +73,8 @@ std::uint64_t request_key(const planned_allocation& allocation) {
 
 constexpr std::size_t most_periods = 4;
 
-/// The number of periods per step needed so that a block freed in a later period is gone before its successor comes:
-/// two for a pair of alternating buffers.
+/// Returns the number of periods in a step such that each block is freed before its successor is allocated: two for a
+/// pair of alternating buffers.
 std::size_t periods_in_step(const std::vector<lifetime>& all, std::size_t period) {
   std::vector<std::uint64_t> times;
   for (const lifetime& each : all) times.push_back(each.lower);
@@ -88,7 +88,7 @@ std::size_t periods_in_step(const std::vector<lifetime>& all, std::size_t period
   return most;
 }
 
-/// Allocations [0, end) of the recording; those from `begin` on repeat.
+/// Returns allocations [0, end) of the recording as a problem; those from `begin` on repeat.
 problem step_problem(const std::vector<lifetime>& all, std::size_t begin, std::size_t end, std::uint64_t end_time) {
   problem buffers;
   for (std::size_t i = 0; i < end; ++i) {
@@ -112,7 +112,7 @@ constexpr double most_above_peak = 1.001;
 /// bound.
 constexpr double most_above_shared = 1.2;
 
-/// `options`, with a share of its time and steps.
+/// Returns `options` with a share of its time and steps.
 solve_options with_share(const solve_options& options, double share) {
   solve_options scaled = options;
   scaled.time_limit =
@@ -188,7 +188,7 @@ result<step> step_of(const std::vector<recorded_op>& recorded) {
   found.buffers = step_problem(*all, 0, all->size(), whole_end);
   std::size_t begin = period ? all->size() - *period : 0;  // without a whole further period, the last one repeats
   if (period) {
-    // The step is followed by a whole further one, so that its frees are known.
+    // Choose a step with a whole step after it, so that its frees are known.
     const auto most = static_cast<std::uint64_t>(static_cast<double>(peak_load(found.buffers).bytes) * most_above_peak);
     const std::size_t last = all->size() - *period;
     const std::size_t room = std::min(*period, last - *period + 1);

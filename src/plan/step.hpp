@@ -39,7 +39,7 @@ struct step_plan {
   std::vector<planned_allocation> allocations;
   std::uint32_t repeat_from = 0;  ///< the allocation that follows the last one
   std::uint64_t height_bytes = 0;
-  std::uint64_t peak_bytes = 0;         ///< most that is live at once
+  std::uint64_t peak_bytes = 0;         ///< most bytes live at once
   std::uint64_t lower_bound_bytes = 0;  ///< no placement of this plan's lifetimes is lower
 };
 

@@ -57,8 +57,8 @@ bool has_looked_lately(const card_claim& claim, std::uint64_t now_ns) noexcept {
   return claim.seen_ns >= now_ns || now_ns - claim.seen_ns < longest_silence_ns;
 }
 
-/// The card's memory less the waiting program's, less the claims given since it began to wait, less the use of programs
-/// without a claim.
+/// Returns the card's memory less the waiting program's request, less the claims given since it began to wait, less the
+/// use of programs without a claim.
 std::uint64_t left_beside(const card_claim& waiter, const card_state& card, std::span<const card_claim* const> claims) {
   const std::uint64_t used = card.total_bytes - std::min(card.total_bytes, card.free_bytes);
   std::uint64_t taken = saturating_sum(waiter.bytes, used - std::min(used, card.claimed_bytes));
@@ -68,7 +68,7 @@ std::uint64_t left_beside(const card_claim& waiter, const card_state& card, std:
   return card.total_bytes - std::min(card.total_bytes, taken);
 }
 
-/// Requires that `claims` are of the card and of other programs.
+/// Requires that `claims` are other programs' claims on this card.
 void count_on_card(card_state& card, std::span<const card_claim* const> claims, std::span<const gpu_usage> usage,
                    std::uint64_t since_ns, std::uint64_t now_ns) {
   for (const card_claim* claim : claims) {

@@ -1,7 +1,7 @@
-// Applies GPUMEM_DEVICES to the visible cards: which cards, in which order, with which messages.
+// Applies GPUMEM_DEVICES to the visible cards: chooses cards and their order, and explains the choice.
 //
-// `auto` prefers unused cards, then those with the fewest programs, then those with the most free memory. Each gets a
-// place for a lease, so that programs which start together do not all take the same card.
+// `auto` prefers unused cards, then those with the fewest programs, then those with the most free memory. Each card
+// gets a place for a lease, so that programs that start together do not all take the same card.
 #pragma once
 
 #include <cstddef>
@@ -25,14 +25,14 @@ struct card_state {
   std::size_t processes = 0;
   unsigned busy_percent = 0;
   bool known = false;                ///< whether the four fields above are known
-  unsigned claims = 0;               ///< of other programs on this card
+  unsigned claims = 0;               ///< other programs' claims on this card
   std::uint64_t promised_bytes = 0;  ///< free memory claimed by other programs but not used yet
-  std::uint64_t claimed_bytes = 0;   ///< by other programs, used or not
+  std::uint64_t claimed_bytes = 0;   ///< claimed by other programs, used or not
   unsigned next_place = 0;           ///< the first place without a lease; 0: no other program holds one
-  /// The memory left to this program beside earlier waiting ones; empty if there are none.
+  /// The memory left to this program after the requests of earlier waiting programs; empty if no program waits.
   std::optional<std::uint64_t> left_beside_waiters = std::nullopt;
-  bool holds_memory = false;  ///< more is in use than on an unused card
-  bool memory_known = true;   ///< whether the figures of memory are known, if `known`
+  bool holds_memory = false;  ///< uses more memory than an unused card
+  bool memory_known = true;   ///< if `known`: whether the memory figures are known
   [[nodiscard]] bool idle() const noexcept { return known && processes == 0 && busy_percent == 0 && !holds_memory; }
 };
 

@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 
-/// Whether more memory is in use than on a card without programs. NVML does not list the processes of other containers,
-/// so the memory tells. What only draws does not count; neither does the host's use of an integrated GPU's memory.
+/// Whether the card uses more memory than a card without programs. Checks memory because NVML does not list processes
+/// of other containers. Ignores processes that only draw, and the host's use of an integrated GPU's memory.
 bool holds_memory(const gpu_usage& card, std::optional<std::uint64_t> idle_bytes) {
   if (card.measured_by == memory_source::host || card.measured_by == memory_source::unknown) return false;
   std::uint64_t unused = idle_bytes.value_or(std::min(gib, card.total_bytes / 20));

@@ -1,5 +1,4 @@
-// A question to the driver, asked in a process of its own, so that this one gets neither the driver's descriptors nor
-// its threads.
+// Queries the driver in a child process, so that this process gets neither the driver's descriptors nor its threads.
 #pragma once
 
 #include <functional>

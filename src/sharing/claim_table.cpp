@@ -1,6 +1,7 @@
-// Locks: flock on the folder for every change; byte 1 + i of a file by the owner of row i, for its whole life.
+// Locks: every change holds flock on the folder; the owner of row i holds a lock on byte 1 + i of its file for its
+// life.
 //
-// Files are read and written by system calls and never mapped: reading a mapping of a cut file kills the process.
+// Reads and writes files by system calls and never maps them: reading a mapping of a truncated file kills the process.
 #include "claim_table.hpp"
 
 #include <fcntl.h>
@@ -119,7 +120,7 @@ void held_claims::set_keeper(int keeper, int pid) noexcept {
 }
 
 claim_table::~claim_table() {
-  // A process that was forked meanwhile has the descriptor, too, so closing it would not unlock the folder.
+  // A process forked in the meantime has the descriptor too, so closing it would not unlock the folder.
   if (is_locked_ && folder_fd_.get() >= 0) ::flock(folder_fd_.get(), LOCK_UN);
 }
 
@@ -144,7 +145,7 @@ status claim_table::open_folder() {
             fmt::format("{}: {}: claims and leases of other programs are not known", folder_, std::strerror(error))};
   }
   if (!is_common()) return {};
-  for (int i = 0; i < most_waits / 10; ++i) {  // its creator may be about to set the mode
+  for (int i = 0; i < most_waits / 10; ++i) {  // the folder's creator may be about to set the mode
     if (::fstat(folder_fd_.get(), &s) != 0) return refused(folder_, std::strerror(errno), "a folder");
     if ((s.st_mode & mode_bits) == mode_of_common_folder) return {};
     if (s.st_uid == ::geteuid()) ::fchmod(folder_fd_.get(), mode_of_common_folder);
@@ -169,7 +170,8 @@ status claim_table::lock_folder() {
           fmt::format("{}: another program has kept it locked for 10 s; expected milliseconds", folder_)};
 }
 
-// A user namespace has its own numbers for users, and may not be able to write the file of an equal number outside.
+// The name includes the user namespace, because namespaces number users independently: a process may not be able to
+// write the file of a user with the same number in another namespace.
 std::string claim_table::own_name() const {
   return fmt::format("{}{}-{}", file_prefix, ::geteuid(), inode_of("/proc/self/ns/user"));
 }
@@ -190,7 +192,7 @@ status claim_table::read_file(const std::string& name) {
     return refused(path, fmt::format("belongs to user {}", s.st_uid), expected);
   }
   const bool own = name == own_name();
-  if (!any_byte_locked(file.get())) {                                        // nothing in it counts
+  if (!any_byte_locked(file.get())) {                                        // no row has an owner
     const bool left_behind = is_locked_ && !own && s.st_uid == ::geteuid();  // by a user namespace that has ended
     if (left_behind) ::unlinkat(folder_fd_.get(), name.c_str(), 0);
     return {};
@@ -206,7 +208,7 @@ status claim_table::read_file(const std::string& name) {
   for (std::size_t i = 0; i < most_rows; ++i) {
     if (!byte_locked(file.get(), row_lock(i))) continue;
     std::optional<card_claim> claim = claim_of(all.rows[i]);
-    if (!claim && !is_locked_) continue;  // its owner may be about to write it
+    if (!claim && !is_locked_) continue;  // the owner may be about to write the row
     if (!claim) return refused(path, fmt::format("row {} is damaged; user {} holds it", i, s.st_uid), expected);
     rows_.push_back({*std::move(claim), own, i});
   }
@@ -273,7 +275,7 @@ result<owned_fd> claim_table::open_own_file() const {
   }
   if ((s.st_mode & mode_bits) != mode && ::fchmod(file.get(), mode) != 0) return unusable(std::strerror(errno));
   if (any_byte_locked(file.get())) return file;  // read_file has checked it
-  // No row of it counts, so it is new, or may be made anew.
+  // No row has an owner, so the file is new or may be initialised again.
   const bool made = ::ftruncate(file.get(), 0) == 0 &&
                     ::ftruncate(file.get(), static_cast<off_t>(claims_file_bytes)) == 0 &&
                     write_at(file.get(), std::array{claims_magic, std::uint64_t{claims_file_bytes}}, 0);

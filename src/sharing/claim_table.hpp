@@ -1,10 +1,9 @@
-// Leases on cards, claims of their memory and places in the queue for it, as rows in files of a folder that programs
-// share.
+// Leases on cards, claims of their memory, and places in the queue for memory: rows in files of a shared folder.
 //
-// Each user has a file with one row per program and card. A row counts while the kernel keeps its owner's lock on it,
-// which works across PID namespaces and ends with the last process that has the descriptor. One program at a time reads
-// and writes rows, under a lock on the folder. The folder is GPUMEM_SHARED_FOLDER, for this user alone; if that is not
-// set, /dev/shm/gpumem-claims, where every user reads the others' files.
+// Each user has a file with one row per program and card. A row is valid while its owner's lock on it exists. The lock
+// works across PID namespaces, and the kernel releases it with the last process that has the descriptor. One program at
+// a time reads and writes rows, under a lock on the folder. The folder is GPUMEM_SHARED_FOLDER, for this user only, or
+// by default /dev/shm/gpumem-claims, where every user reads the other users' files.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +25,17 @@ namespace gpumem {
 
 struct card_claim {
   std::string uuid;                              ///< without prefix
-  std::uint64_t bytes = 0;                       ///< of the card's memory; 0: not known
+  std::uint64_t bytes = 0;                       ///< claimed memory of the card; 0: not known
   std::optional<unsigned> place = std::nullopt;  ///< of a lease: 0 means that no other lease holder uses the card
-  bool waiting = false;                          ///< for the memory, which is not given yet
-  std::uint64_t since_ns = 0;   ///< when it was given, or when the program began to wait; the machine's clock
+  bool waiting = false;                          ///< the program still waits for the memory
+  std::uint64_t since_ns = 0;   ///< boot time when the claim was given, or when the program began to wait
   std::uint64_t seen_ns = 0;    ///< when a waiting program last looked
   int pid = 0;                  ///< in the PID namespace `pid_space`
   int keeper = 0;               ///< the process of `gpumem run` that keeps the row; 0: none
   std::uint64_t pid_space = 0;  ///< 0: not known
 };
 
-/// The rows of one program. They end with the last process that has the descriptor.
+/// The rows of one program. They expire with the last process that has the descriptor.
 class held_claims {
  public:
   [[nodiscard]] bool empty() const noexcept { return rows_.empty(); }
@@ -45,7 +44,7 @@ class held_claims {
   status keep_across_exec();
   /// Keeps the rows until the process ends.
   void keep_until_exit() noexcept { static_cast<void>(file_.release()); }
-  /// Names the process that keeps the rows, and as their program `pid`. Only system calls.
+  /// Stores in the rows the process that keeps them, and their program `pid`. Makes only system calls.
   void set_keeper(int keeper, int pid) noexcept;
 
  private:
@@ -54,13 +53,13 @@ class held_claims {
   std::vector<std::size_t> rows_;
 };
 
-/// All rows that count, with the folder locked until destruction.
+/// All valid rows. Keeps the folder locked until destruction.
 class claim_table {
  public:
   /// `named` is GPUMEM_SHARED_FOLDER. `bad_setting` if the folder or a file in it cannot be trusted, `unsupported` if
-  /// there can be no folder, `out_of_memory` if another program keeps it locked.
+  /// the folder cannot be created, `out_of_memory` if another program keeps it locked.
   static result<claim_table> open(const std::string& named);
-  /// The rows that count now, without the lock, for display.
+  /// Returns the rows that are valid now, without the lock, for display.
   static result<std::vector<card_claim>> look(const std::string& named);
 
   claim_table() noexcept = default;  ///< empty and not locked
@@ -99,8 +98,8 @@ class claim_table {
 [[nodiscard]] std::uint64_t boot_time_ns() noexcept;
 /// The PID namespace of this process; 0 if it is not known.
 [[nodiscard]] std::uint64_t own_pid_space() noexcept;
-/// A line for a program in a container that shares neither a folder nor the host's IPC namespace with others; empty
-/// elsewhere, and if `claims` show a program of another container.
+/// Returns a warning if this program runs in a container that shares neither a folder nor the host's IPC namespace.
+/// Empty otherwise, and if `claims` has a program of another container.
 [[nodiscard]] std::string isolation_warning(const std::string& named, std::span<const card_claim> claims);
 
 }  // namespace gpumem

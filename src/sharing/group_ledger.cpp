@@ -1,8 +1,8 @@
-// Locks: byte 0 of the file for every access to the rows, taken after the mutex between this process's threads; byte
-// 1 + i by the owner of row i, for its whole life.
+// Locks: every access to the rows holds byte 0 of the file, taken after the mutex between this process's threads. The
+// owner of row i holds byte 1 + i for its whole life.
 //
-// The file is read and written by system calls and never mapped: reading a mapping of a cut file kills the process. A
-// member remembers its own row and the limit, which cannot change while it is a member.
+// Reads and writes the file by system calls and never maps it: reading a mapping of a truncated file kills the process.
+// A member keeps a copy of its own row and of the limit, which cannot change while it is a member.
 #include "group_ledger.hpp"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ constexpr long lock_of(std::size_t row) noexcept { return 1 + static_cast<long>(
 struct ledger_row {
   std::uint64_t bytes;
   std::uint32_t process;         // informational; the locks tell which processes live
-  std::uint32_t measured_units;  // in a job's ledger: how many of the bytes were measured, rounded up to measured_unit
+  std::uint32_t measured_units;  // in a job's ledger: the measured part of `bytes`, in units of measured_unit
 };
 
 struct ledger_file {
@@ -51,9 +51,9 @@ namespace {
 
 constexpr std::size_t file_size = sizeof(ledger_file);
 static_assert(file_size == 4096);
-/// No card has as much. Larger figures of a job are damage; those of a group are limited by its limit.
+/// More than any card has. A larger figure in a job's ledger is damage; a group's limit bounds its figures.
 constexpr std::uint64_t most_bytes_of_row = std::uint64_t{1} << 48;
-/// A multiple of what drivers give contexts.
+/// The unit of `measured_units`: 64 KiB, so that 32 bits suffice for any row.
 constexpr std::uint64_t measured_unit = most_bytes_of_row >> 32;
 
 status no_ledger(const std::string& path, const std::string& group, std::string_view why) {
@@ -61,7 +61,7 @@ status no_ledger(const std::string& path, const std::string& group, std::string_
           fmt::format("{}: {}; expected a ledger of group {}: remove the file when no member runs", path, why, group)};
 }
 
-/// The lock of the whole file. Holders keep it for microseconds. Waits for a stopped holder for a limited time.
+/// Locks the whole file. Other holders keep the lock for microseconds; waits at most 10 s for a stopped holder.
 class file_guard {
  public:
   explicit file_guard(int fd) noexcept : fd_{fd} {
@@ -143,7 +143,7 @@ result<std::shared_ptr<group_ledger>> group_ledger::join(const std::string& fold
     if (!file) return file.why();
     auto made = std::make_shared<group_ledger>(name, path, *std::move(file), kind);
     if (status ok = made->open_or_make(limit_bytes); !ok) return ok;
-    if (kind == ledger_kind::job && made->removed()) continue;  // by remove_ended_jobs, before it had a member
+    if (kind == ledger_kind::job && made->removed()) continue;  // remove_ended_jobs found it without a member
     (*joined)[path] = made;
     return made;
   }
@@ -154,7 +154,7 @@ bool group_ledger::removed() const noexcept {
   return ::fstat(file_.get(), &s) == 0 && s.st_nlink == 0;
 }
 
-// With the file's lock, which a new member takes before it takes a row: it then sees that the file has no name.
+// Holds the file's lock, as a new member does to take a row. A member that gets the lock later sees the unlinked file.
 void group_ledger::remove_ended_jobs(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator{folder, error}) {
@@ -175,7 +175,7 @@ status group_ledger::inspect(const std::string& folder, const std::string& name)
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator{folder, error}) {
     const std::string file = entry.path().filename().string();
-    // A device's UUID follows the name. Another group's name may have this one as a prefix.
+    // A device's UUID must follow the name, because another group's name may begin with this one.
     if (!file.starts_with(beginning + "GPU-") && !file.starts_with(beginning + "MIG-")) continue;
     const result<owned_fd> opened = open_shared_file(entry.path().string(), false);
     if (!opened) return opened.why();
@@ -274,7 +274,7 @@ std::optional<std::uint64_t> group_ledger::sum(const ledger_file& all) const noe
   std::uint64_t held = 0;
   for (std::size_t i = 0; i < most_members; ++i) {
     const std::uint64_t bytes = i == row_ ? held_bytes_ : all.rows[i].bytes;
-    if (bytes == 0 || (i != row_ && !byte_locked(file_.get(), lock_of(i)))) continue;  // its owner has ended
+    if (bytes == 0 || (i != row_ && !byte_locked(file_.get(), lock_of(i)))) continue;  // no lock: the owner has ended
     const std::uint64_t most = kind_ == ledger_kind::group ? all.limit : most_bytes_of_row * most_members;
     if (bytes > most || held > most - bytes) return std::nullopt;
     held += bytes;
@@ -310,7 +310,7 @@ bool group_ledger::reserve(std::uint64_t bytes) noexcept {
   return false;
 }
 
-// Where the row cannot be written it says too much, which errs on the side of the limit; a later call writes it.
+// If the row cannot be written, the file shows too many bytes, which is safe for the limit; a later call writes it.
 void group_ledger::give_back(std::uint64_t bytes) noexcept {
   const mutex_lock threads{mutex_};
   if (!here()) return;

@@ -1,11 +1,12 @@
 // The budget that a group's processes share on one device: a file in shared memory with one row of bytes per process.
 //
-// A member reserves in its own row before it asks the driver, with the whole file locked, so that check and reservation
-// are atomic. The file stores no total; the sum of the rows is the total, so a member may be killed at any instruction.
-// A row belongs to its owner while the kernel keeps the owner's lock on it. Rows of dead owners count as 0. Any thread.
+// A member locks the whole file and reserves bytes in its own row before it calls the driver, so check and reservation
+// are atomic. The sum of the rows is the total; the file stores no other total, so a member may be killed at any
+// instruction. A row belongs to its owner while the owner's lock on it exists. Rows of dead owners count as 0. Any
+// thread.
 //
-// The processes of one `gpumem run --limit` are a job: a ledger of another kind, in which memory that was taken before
-// it could be reserved (contexts, modules) is entered, too, within the limit or not.
+// The processes of one `gpumem run --limit` are a job, with its own kind of ledger: a job also enters memory that was
+// taken before it could be reserved (contexts, modules), even beyond the limit.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ class shared_budget {
   [[nodiscard]] virtual bool reserve(std::uint64_t bytes) noexcept = 0;
   virtual void give_back(std::uint64_t bytes) noexcept = 0;
   [[nodiscard]] virtual std::uint64_t left() noexcept = 0;
-  /// Whether memory that can only be measured counts: `enter` it, and `leave` it when it is gone. Without, both do
-  /// nothing.
+  /// Whether memory that can only be measured counts. If so, call `enter` for new measured memory and `leave` when it
+  /// is freed; otherwise both do nothing.
   [[nodiscard]] virtual bool counts_measured() const noexcept { return false; }
   virtual void enter(std::uint64_t /*bytes*/) noexcept {}
   virtual void leave(std::uint64_t /*bytes*/) noexcept {}
@@ -40,11 +41,11 @@ enum class ledger_kind : std::uint8_t { group, job };
 class group_ledger final : public shared_budget {
  public:
   /// Joins group `name` on the device; the first member creates the ledger. Members must agree on the limit; a member
-  /// without one uses the others'. A process has one membership per group and device, however often it joins.
+  /// without a limit uses the group's. A process has one membership per group and device, however often it joins.
   static result<std::shared_ptr<group_ledger>> join(const std::string& folder, const std::string& name,
                                                     const std::string& device_uuid,
                                                     std::optional<std::uint64_t> limit_bytes);
-  /// The same for a job, whose limit is its first member's, whatever the others' is.
+  /// The same for a job. The first member sets the limit; later members' `limit_bytes` are ignored.
   static result<std::shared_ptr<group_ledger>> join_job(const std::string& folder, const std::string& name,
                                                         const std::string& device_uuid, std::uint64_t limit_bytes);
   /// Removes the ledgers of jobs without a member.
@@ -70,7 +71,7 @@ class group_ledger final : public shared_budget {
   [[nodiscard]] std::uint64_t held() noexcept;
   /// The memory that the other members hold.
   [[nodiscard]] std::uint64_t held_by_others() noexcept;
-  /// Of a job: what its members entered as measured, and how many of them there are.
+  /// The measured memory that a job's members entered, and their number.
   struct measured_memory {
     std::uint64_t bytes = 0;
     unsigned members = 0;
@@ -91,16 +92,16 @@ class group_ledger final : public shared_budget {
   status open_or_make(std::optional<std::uint64_t> limit_bytes);
   /// Locks a free row for this process.
   status take_row() GPUMEM_REQUIRES(mutex_);
-  /// Whether the file still has its name: an ended job's ledger is removed.
+  /// Whether the file has been unlinked, as an ended job's ledger is.
   [[nodiscard]] bool removed() const noexcept;
   [[nodiscard]] bool here() const noexcept;
   /// Reads the file; false if it is not whole. Requires the file's lock, as do the next four.
   bool read_whole(ledger_file* content = nullptr) const noexcept;
   bool write_at(const void* data, std::size_t bytes, std::size_t offset) const noexcept;
   bool write_own_row() const noexcept GPUMEM_REQUIRES(mutex_);
-  /// The sum of the live members' rows; empty if it exceeds the limit, which only a job's may.
+  /// Returns the sum of the live members' rows. Empty if a group's sum exceeds its limit; a job's may exceed it.
   [[nodiscard]] std::optional<std::uint64_t> sum(const ledger_file& all) const noexcept GPUMEM_REQUIRES(mutex_);
-  /// The same of the file; empty, and logged once, if the file is damaged.
+  /// Reads the file and returns the same. Empty, and logged once, if the file is damaged.
   [[nodiscard]] std::optional<std::uint64_t> sound_sum() noexcept GPUMEM_REQUIRES(mutex_);
 
   std::string name_;
@@ -108,12 +109,12 @@ class group_ledger final : public shared_budget {
   owned_fd file_;
   ledger_kind kind_;
   std::uint64_t limit_ = 0;  ///< written before the ledger is shared
-  std::size_t row_;          ///< past the last row: none yet
+  std::size_t row_;          ///< `most_members` if this process has no row yet
   int process_;              ///< a forked child is not a member
   checked_mutex mutex_;
   std::uint64_t held_bytes_ GPUMEM_GUARDED_BY(mutex_) = 0;      ///< by this process
-  std::uint64_t measured_bytes_ GPUMEM_GUARDED_BY(mutex_) = 0;  ///< of these, entered as measured
-  bool row_outdated_ GPUMEM_GUARDED_BY(mutex_) = false;         ///< the file's row is not `held_bytes_`
+  std::uint64_t measured_bytes_ GPUMEM_GUARDED_BY(mutex_) = 0;  ///< the part that was entered as measured
+  bool row_outdated_ GPUMEM_GUARDED_BY(mutex_) = false;         ///< the file's row differs from `held_bytes_`
   bool said_ GPUMEM_GUARDED_BY(mutex_) = false;
 };
 

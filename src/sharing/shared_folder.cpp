@@ -47,8 +47,8 @@ GPUMEM_NOT_CHECKED void after_fork_in_child() {
   all_descriptors().mutex.unlock();
 }
 
-/// The user's number where this user namespace was made: a container without root's rights on the host has the host
-/// user's folder, if it shares /dev/shm with it.
+/// Returns this user's number in the parent user namespace, so that a rootless container that shares /dev/shm with the
+/// host uses the host user's folder.
 unsigned outer_user() {
   const unsigned own = ::geteuid();
   std::ifstream map{"/proc/self/uid_map"};
@@ -89,8 +89,8 @@ result<std::string> shared_folder(const std::string& named) {
                                std::strerror(error), ::geteuid()));
   };
   if (::mkdir(path.c_str(), of_owner) != 0 && errno != EEXIST) return refused_by_the_system(errno);
-  // The umask may have taken the owner's own rights. A folder of this user that lacks them is mended, too: an earlier
-  // process may have left it so.
+  // The umask may have removed the owner's own rights. Restores them on an existing folder too, which an earlier
+  // process may have created that way.
   struct stat s {};
   if (::lstat(path.c_str(), &s) != 0) return refused_by_the_system(errno);
   if (!S_ISDIR(s.st_mode)) return refused("expected a folder, not a file or a symlink");

@@ -1,7 +1,7 @@
 // The folder in shared memory that the processes of one user share, and trusted files in it.
 //
-// The folder has mode 0700; every file has mode 0600, is a regular file with one link, and no symlink is followed.
-// Anything else is refused before a byte of it is read.
+// The folder has mode 0700. A trusted file is a regular file of mode 0600 with one link, not reached by a symlink. Any
+// other file is refused before a byte of it is read.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace gpumem {
 
-/// Opens or creates `named` (GPUMEM_SHARED_FOLDER), or if empty /dev/shm/gpumem-UID, or without /dev/shm
-/// /tmp/gpumem-UID. `bad_setting` if it belongs to another user or is open to others.
+/// Opens or creates the folder `named` (GPUMEM_SHARED_FOLDER). If `named` is empty, the folder is /dev/shm/gpumem-UID,
+/// or /tmp/gpumem-UID without /dev/shm. `bad_setting` if it belongs to another user or is open to others.
 result<std::string> shared_folder(const std::string& named);
 
 /// Opens a file of the folder for reading and writing, and with `make` creates it. `corrupt` if the file is not

@@ -49,7 +49,7 @@ union descriptor_message {
   std::array<char, CMSG_SPACE(sizeof(int))> bytes;
 };
 
-/// As `recv`; stores the descriptor that comes with the bytes, if `passed` is not null.
+/// Receives as `recv` does. If `passed` is not null, stores a descriptor that comes with the bytes.
 ssize_t receive(int fd, char* buffer, std::size_t bytes, owned_fd* passed) {
   if (passed == nullptr) return ::recv(fd, buffer, bytes, 0);
   iovec part{.iov_base = buffer, .iov_len = bytes};
@@ -62,7 +62,7 @@ ssize_t receive(int fd, char* buffer, std::size_t bytes, owned_fd* passed) {
   const ssize_t got = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
   const cmsghdr* const first = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
   if (first == nullptr || first->cmsg_level != SOL_SOCKET || first->cmsg_type != SCM_RIGHTS) return got;
-  const std::size_t end = first->cmsg_len - CMSG_LEN(0);  // the space is aligned, so two may fit: the last one counts
+  const std::size_t end = first->cmsg_len - CMSG_LEN(0);  // padding may hold a second descriptor; keep the last
   for (std::size_t offset = 0; offset + sizeof(int) <= end; offset += sizeof(int)) {
     int number = -1;
     std::memcpy(&number, CMSG_DATA(first) + offset, sizeof number);
@@ -89,7 +89,7 @@ bool send_with_descriptor(int fd, std::string_view bytes, int passed) {
   return ::sendmsg(fd, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
-/// Reads until the other side hangs up or the time is over; the text is complete only in the first case.
+/// Reads until the peer hangs up. Empty on an error, after `until`, or if the text is too long.
 std::optional<std::string> read_all(int fd, std::chrono::steady_clock::time_point until, owned_fd* passed = nullptr) {
   std::string text;
   for (;;) {
@@ -149,7 +149,7 @@ status_socket::status_socket(std::string path, owned_fd listening, std::function
 
 status_socket::~status_socket() {
   leave();
-  if (process_ != ::getpid()) {  // a forked child has no such thread
+  if (process_ != ::getpid()) {  // a forked child does not have the thread
     new std::thread{std::move(thread_)};
     static_cast<void>(listening_.release());
     return;

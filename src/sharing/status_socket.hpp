@@ -1,9 +1,9 @@
-// Lets other processes ask a process that gpumem serves for its figures, at no cost while none asks.
+// Lets other processes query a process's figures, at no cost between queries.
 //
 // One thread listens on a socket in the user's shared folder (served-PID.sock). It sleeps until a client connects,
-// answers with a text, and hangs up. The client sends its request and shuts down its side: nothing, `trim`, or `dump
-// WHAT` with the descriptor of a file to write. Only the folder's user can connect. A process that finds the socket of
-// a dead one removes it.
+// answers with a text, and hangs up. The client sends its request and shuts down its side. A request is empty (for
+// figures), `trim`, or `dump WHAT` with the descriptor of a file to write. Only the folder's user can connect. A
+// process that finds the socket of a dead process removes it.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@ namespace gpumem {
 
 class status_socket {
  public:
-  /// Writes a dump to the client's file. The message of a refusal says what to do.
+  /// Writes a dump to the client's file. The message of a failure names a remedy.
   using dump_function = std::function<status(std::string_view contents, int descriptor)>;
 
   /// The socket's thread calls `figures`, one call at a time, and on request `trim`, which gives idle memory back, and
@@ -55,14 +55,14 @@ struct served_process {
   std::string answer;  ///< empty if it did not answer in time: stopped, or inside an allocation
 };
 
-/// Asks the process to give its idle memory back, and waits until it has; false if it does not answer.
+/// Asks the process to return its idle memory, and waits until it has; false if it does not answer.
 bool ask_to_trim(const std::string& folder, int pid, std::chrono::milliseconds longest);
 
 /// Answer of a process that has written a dump.
 inline constexpr std::string_view dump_written = "written";
 
-/// Asks the process to write a dump to a regular file, and waits until it has. Returns its answer: `dump_written` or
-/// why there is none; empty if it does not answer in time. Nothing if no process listens for this PID.
+/// Asks the process to write a dump to a regular file, and waits until it has. Returns its answer: `dump_written` or an
+/// error, or an empty text if it does not answer in time. Returns nullopt if no process listens for this PID.
 std::optional<std::string> ask_to_dump(const std::string& folder, int pid, std::string_view contents, int descriptor,
                                        std::chrono::milliseconds longest);
 

@@ -45,7 +45,7 @@ std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
-/// In the child. All cards, whatever the program may see.
+/// Counts all cards, ignoring CUDA_VISIBLE_DEVICES. Call only in the child.
 result<int> device_count() {
   ::unsetenv("CUDA_VISIBLE_DEVICES");
   return cuda_device_count();
@@ -63,7 +63,7 @@ std::string tell_facts() {
   return lines;
 }
 
-/// Makes a context on the card.
+/// Creates a context on the card, and returns its total and free bytes as text.
 std::string tell_memory(std::string_view uuid) {
   const result<int> count = device_count();
   for (int i = 0; count && i < *count; ++i) {
@@ -78,7 +78,7 @@ std::string tell_memory(std::string_view uuid) {
 
 using facts_by_uuid = std::map<std::string, card_facts, std::less<>>;
 
-/// Asked once: they do not change while the machine runs.
+/// Queries the driver once, because the facts do not change while the machine runs.
 const facts_by_uuid& all_facts() {
   static const facts_by_uuid known = [] {
     facts_by_uuid facts;
@@ -117,7 +117,7 @@ bool is_recent(const probe_record& record) {
   return record.time_ns != 0 && record.time_ns <= time && time - record.time_ns < probe_interval_ns;
 }
 
-/// Waits for a process that probes the card: its answer is this one's, too.
+/// Waits for another process that probes the card, so that this process can use its answer.
 bool lock_record(const owned_fd& file) {
   constexpr int most_tries = 100;
   constexpr std::chrono::milliseconds between_tries{50};
@@ -128,7 +128,7 @@ bool lock_record(const owned_fd& file) {
   return false;
 }
 
-/// The record of a probe within the last 10 s, made now if there is none. Empty if none can be kept.
+/// Returns the record of a probe within the last 10 s, or probes now. Empty if the record cannot be stored.
 std::optional<probe_record> recent_probe(const std::string& folder, const std::string& uuid) {
   const result<std::string> shared = shared_folder(folder);
   if (!shared) return std::nullopt;

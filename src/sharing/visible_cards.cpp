@@ -1,10 +1,10 @@
-// The rules, in the order in which they decide:
-// - not set: all. Empty: none.
-// - The first entry says what the list is made of: ordinals (a number with anything behind it, as strtoul reads it),
-//   GPU-... or MIG-... (a UUID, or enough of its beginning to name one card). An entry of another kind is invalid.
-// - An invalid entry (no such card, -1, nothing, an ambiguous beginning) ends the list; what stands before it counts.
-// - A card named twice before that leaves none.
-// - A card in MIG mode stands for its first instance, and CUDA shows a process one instance and nothing beside it.
+// The rules, in the order in which they apply:
+// - Not set: all cards. Empty: none.
+// - The first entry decides the kind of all entries: ordinals (a number and any further text, as strtoul reads it),
+//   GPU-... or MIG-... (a UUID, or a unique prefix of one). An entry of another kind is invalid.
+// - An invalid entry (an unknown card, -1, empty, an ambiguous prefix) ends the list; the entries before it are valid.
+// - If these name a card twice, no card is visible.
+// - A card in MIG mode means its first instance. CUDA shows a process one instance, and no other card or instance.
 #include "visible_cards.hpp"
 
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ const std::string& uuid_of(std::span<const card> cards, const place& place) {
   return place.instance ? cards[place.card].instances[*place.instance] : cards[place.card].uuid;
 }
 
-/// The card of an entry, or the reason why it names none.
+/// The card of an entry, or the reason why the entry is invalid.
 struct named {
   std::optional<place> found;
   std::string invalid;

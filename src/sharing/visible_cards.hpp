@@ -1,7 +1,7 @@
 // Applies CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER to a list of cards, by the driver's rules. Needs no GPU and reads
 // no environment.
 //
-// If possible gpumem asks the driver. These rules serve `gpumem run` without a driver, and say why a card is hidden,
+// gpumem asks the driver if it can. These rules serve `gpumem run` without a driver, and explain why a card is hidden,
 // which the driver does not.
 #pragma once
 
@@ -35,11 +35,12 @@ struct visibility {
   std::vector<std::string> hidden;  ///< one line per hidden card or instance, with the reason
 };
 
-/// Sorts the cards into CUDA's order. PCI_BUS_ID: by PCI address. Anything else: fastest first, which only the driver
-/// knows exactly; here by cores times clock, then by PCI address.
+/// Sorts the cards into CUDA's order: by PCI address if `device_order` is PCI_BUS_ID, otherwise fastest first. Only the
+/// driver knows the speed exactly; this uses cores times clock, then the PCI address.
 void order_cards(std::vector<card>& cards, const std::optional<std::string>& device_order);
 
-/// The cards that the variable leaves, of `cards` in CUDA's order. None: it is not set.
+/// Returns the cards that CUDA_VISIBLE_DEVICES leaves. `cards` are in CUDA's order; `variable` is empty if it is not
+/// set.
 [[nodiscard]] visibility visible_cards(std::span<const card> cards, const std::optional<std::string>& variable);
 
 }  // namespace gpumem

@@ -74,7 +74,7 @@ status no_room(const std::vector<card_state>& cards) {
   return {errc::out_of_memory, text};
 }
 
-/// What the limit allows of the card; all of it where a card that nobody uses was waited for.
+/// Returns the bytes of the card that the limit allows, or the whole card if the program waited for an idle one.
 std::uint64_t claimed_bytes(const settings& options, const card_state& card, bool waited_for_an_idle_one) {
   if (waited_for_an_idle_one) return card.total_bytes;
   return options.limit ? options.limit.resolve(card.total_bytes, card.free_bytes) : 0;
@@ -104,14 +104,14 @@ status queue_up(waiting_program& wait, const claim_table& table, const settings&
   return table.replace(wait.claims, rows);
 }
 
-/// Says once that programs of other containers cannot be seen.
+/// Warns once that programs of other containers are invisible.
 void warn_of_isolation(const settings& options, const std::vector<card_claim>& claims) {
   static std::atomic<bool> said{false};
   const std::string line = isolation_warning(options.shared_folder, claims);
   if (!line.empty() && !said.exchange(true)) log_line(line);
 }
 
-/// The instance's name that CUDA_VISIBLE_DEVICES takes, where CUDA calls it by a card's.
+/// Returns the MIG instance's UUID that CUDA_VISIBLE_DEVICES accepts, if CUDA reports the instance under a card's UUID.
 std::string name_for_the_list(const std::vector<gpu_usage>& usage, const std::string& uuid) {
   for (const gpu_usage& card : usage) {
     for (const gpu_instance& i : card.instances) {
@@ -127,7 +127,7 @@ result<visible_now> cards_visible_now(visible_by source, const settings& options
   const result<std::vector<gpu_usage>> told = gpu_usage_now();
   std::vector<gpu_usage> usage = told ? *told : std::vector<gpu_usage>{};
   if (source == visible_by::driver)
-    measure_cards(usage, options.shared_folder);  // the other is asked in a user's program
+    measure_cards(usage, options.shared_folder);  // it forks, so not under `rule`, which runs in a user's program
   const auto describe = [&](const std::string& uuid, const std::string& name) {
     card_state state = state_of(usage, uuid, options.idle_bytes);
     state.uuid = uuid;
@@ -181,7 +181,7 @@ result<chosen_cards> choose_cards(const settings& options, visible_by source, wa
     visible = visible_now{};
   }
   std::vector<card_state>& cards = visible->cards;
-  // The claims are read after NVML: a program that ends in between leaves the card looking fuller, not emptier.
+  // Reads the claims after NVML: if a program ends in between, the card looks fuller, not emptier.
   const result<claim_table> table = claim_table::open(options.shared_folder);
   if (!table && table.code() != errc::unsupported && (automatic || wait != nullptr)) return table.why();
   if (!table) log_line(table.why().message());
@@ -193,7 +193,7 @@ result<chosen_cards> choose_cards(const settings& options, visible_by source, wa
     if (automatic || wait != nullptr) warn_of_isolation(options, claims);
     count_claims(cards, claims, visible->usage, wait != nullptr ? wait->since_ns : now_ns, now_ns);
   }
-  /// The program waits for these cards.
+  /// Queues the program for the `wanted` cards, and reports the `full` ones.
   const auto refuse = [&](const std::vector<card_state>& full, const std::vector<card_state>& wanted) {
     if (status queued = table ? queue_up(*wait, *table, options, wanted) : status{}; !queued) return queued;
     return no_room(full);

@@ -72,21 +72,22 @@ class buffer {
     size_ = count;
   }
 
-  /// Moves the buffer to `stream`, in whose order it is used and freed from now on. The caller has ordered `stream`
+  /// Makes `stream` the buffer's stream, on which it is used and freed from now on. Requires that `stream` is ordered
   /// behind the work that uses the buffer.
   void set_stream(stream_ref stream) noexcept {
     moved_stream_ = moved_stream_ || !(stream == stream_);
     stream_ = stream;
   }
-  /// States that work on `stream` also uses the buffer. After its free, the block is reusable only when that is done.
+  /// States that work on `stream` also uses the buffer. After its free, the block is reusable only when that work is
+  /// done.
   status also_used_on(stream_ref stream) { return data_ == nullptr ? status{} : upstream_->record_use(data_, stream); }
 
-  /// Frees it now.
+  /// Frees the memory now.
   void reset() noexcept {
     give();
     size_ = capacity_ = 0;
   }
-  /// Passes ownership to the caller, who frees the block with the allocator.
+  /// Passes ownership to the caller, which must free the block with the allocator.
   [[nodiscard]] T* release() noexcept {
     size_ = capacity_ = 0;
     return std::exchange(data_, nullptr);

@@ -4,10 +4,10 @@
 ///   gpumem::cuda_resource memory{allocator};                          // or {allocator, device}
 ///   cuda::mr::async_resource_ref<cuda::mr::device_accessible> ref{memory};
 ///
-/// Use the functions without a stream for set-up, not in loops. Any stream may use their memory at once, so they
-/// allocate in the order of the default stream and wait for it. A free by them requires that no work uses the block any
-/// more, except work that the default stream is ordered behind. Needs CCCL and CUDA's runtime. This is a handle: copies
-/// are equal and may be used from any thread; the allocator must outlive them.
+/// Use the functions without a stream for set-up, not in loops: they allocate in the order of the default stream and
+/// wait for it, so that any stream may use the memory at once. Their frees require that all work on the block is done,
+/// except work that the default stream is ordered behind. Needs CCCL and CUDA's runtime. This is a handle: copies are
+/// equal and may be used from any thread; the allocator must outlive them.
 #pragma once
 
 #ifndef LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE

@@ -28,7 +28,7 @@ class pinned_resource final : public std::pmr::memory_resource {
     if (status ok = options.set("policy", "caching"); !ok) return ok;
     return open(gpu, capacity_bytes, std::move(options));
   }
-  /// The same with the caller's settings. Does not read the environment, whose settings are for device memory.
+  /// The same with the caller's settings. Ignores the environment, because its settings are for device memory.
   static result<std::unique_ptr<pinned_resource>> open(device& gpu, std::uint64_t capacity_bytes, settings options) {
     options.reuse = stream_reuse::host;  // the device cannot make the host wait
     std::unique_ptr<pinned_resource> made{new pinned_resource{gpu, capacity_bytes}};
