@@ -1,4 +1,4 @@
-// What gives counted memory back (accounts.hpp).
+// Calls that free counted memory (accounts.hpp).
 #include "accounts.hpp"
 #include "driver_calls.hpp"
 #include "served.hpp"
@@ -12,7 +12,8 @@ CUresult CUDAAPI mem_retain(CUmemGenericAllocationHandle* handle, void* address)
 }
 
 CUresult CUDAAPI mem_release(CUmemGenericAllocationHandle handle) {
-  const charge_table::entry gone = all_pages().released(handle);  // first: the handle may be given out again at once
+  const charge_table::entry gone = all_pages().released(handle);  // before the release: the driver may reuse the handle
+                                                                  // at once
   const CUresult e = driver_call<entry::mem_release>(handle);
   refund(gone);
   return e;
