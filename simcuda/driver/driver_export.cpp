@@ -1,5 +1,5 @@
-// Functions that programs look up but these cards lack (multicast, green contexts) return what a driver without the
-// feature returns. Also memory operations of streams, registered host memory, and log callbacks.
+// Functions that programs look up but these cards lack (multicast, green contexts): they fail as in a driver without
+// the feature. Also memory operations of streams, registered host memory, and log callbacks.
 #include <cstring>
 #include <iterator>
 

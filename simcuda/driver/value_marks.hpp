@@ -4,7 +4,7 @@
 // copies and fills move bytes. A mark says whether a byte is true (a card would have the same value), and whether it
 // must read as zero although memory holds another value: the result of an operation that was not computed. Those zeros
 // are written only when the bytes are read, so that large blocks are never touched. Marks affect only warnings and the
-// text of a verdict. Bytes without a mark are untrue and read as they are.
+// text of a verdict. Bytes without a mark are untrue and read unchanged.
 #pragma once
 
 #include <cstdint>

@@ -148,7 +148,7 @@ struct planned_failure {
 /// A driver function by its base name. One record per name, never freed, so that each call site looks it up once.
 struct function_record {
   std::string name;
-  std::atomic<std::uint64_t> calls = 0;  ///< written under the world's lock
+  std::atomic<std::uint64_t> calls = 0;  ///< written under `driver_state::mutex`
 };
 
 /// Functions that take no lock. Each thread counts its own calls of them.

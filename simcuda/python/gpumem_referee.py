@@ -31,7 +31,7 @@ def _load():
 
 
 def watch():
-    """Lets the simulated driver find the line of a thread that calls it. faulthandler needs no lock of the interpreter."""
+    """Lets the simulated driver find the line of a calling thread by faulthandler, which needs no interpreter lock."""
     global _double
     import faulthandler
     import signal

@@ -151,7 +151,7 @@ def _keep_peaks(torch):
 
 
 def _notice_one_rank(torch):
-    """Sets SIMCUDA_ONE_RANK for a job over a HashStore, which no other process can reach: the simulated NCCL then assumes
+    """Sets SIMCUDA_ONE_RANK for a job over a HashStore, which no other process can reach. The simulated NCCL then assumes
     that the other ranks send the same data."""
     distributed = getattr(torch, "distributed", None)
     start = getattr(distributed, "init_process_group", None)

@@ -18,7 +18,7 @@ enum class operation_kind {
   drops,       ///< native_dropout, whose CPU form uses the CPU's generator
 };
 
-/// Whether an operation stays as it is: it only allocates, does not access the tensor's bytes, or reads a value itself.
+/// Whether an operation is not wrapped: it only allocates, does not access the tensor's bytes, or reads a value itself.
 inline bool is_left_alone(std::string_view name) {
   constexpr std::array begins{"aten::empty",
                               "aten::new_empty",

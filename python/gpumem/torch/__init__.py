@@ -36,7 +36,7 @@ _kept = []  # keeps libraries and functions that PyTorch calls alive
 
 
 def how():
-    """How PyTorch uses gpumem: "allocator", "hooks" (torch's pluggable allocator, with fewer features), or None: not at all."""
+    """How PyTorch uses gpumem: "allocator", "hooks" (the pluggable allocator, with fewer features), or None if it does not."""
     return _how
 
 
@@ -120,7 +120,7 @@ def _enable(torch, fallback):
 
 
 def _limit_memory_info(torch, loaded):
-    """Applies the limit to torch.cuda.mem_get_info(). The driver ignores it, so servers would size caches by the whole GPU."""
+    """Applies the limit to torch.cuda.mem_get_info(); else servers would size their caches by the whole GPU."""
     limited = loaded.gpumem_torch_memory_info
     limited.restype = ctypes.c_bool
     of_driver = torch.cuda.mem_get_info

@@ -20,7 +20,7 @@ PREBUILT = SOURCE.parent.parent / "prebuilt"
 
 
 def cuda_headers():
-    """Returns the folder of cuda_runtime_api.h: in NVIDIA's wheels, the Toolkit, or Triton, which includes the headers."""
+    """Returns the folder of cuda_runtime_api.h: in NVIDIA's wheels, the Toolkit, or Triton's package."""
     folders = [os.path.join(p, "nvidia", "*", "include") for p in sys.path]
     folders += [os.path.join(os.environ[name], "include") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     folders += ["/usr/local/cuda/include", "/opt/cuda/include"]
@@ -34,7 +34,7 @@ def cuda_headers():
 
 
 def command(torch_folder, abi, cxx, headers, out, *, movable=False):
-    """Returns the compiler's command. `movable`: finds libgpumem relative to itself, and torch's loaded libraries by name."""
+    """Returns the compiler's command. `movable`: finds libgpumem relative to itself, and torch's libraries by name."""
     torch_folder = pathlib.Path(torch_folder)
     paths = ["-Wl,-rpath,$ORIGIN/../../lib", "-s"] if movable else [f"-Wl,-rpath,{torch_folder / 'lib'}",
                                                                    f"-Wl,-rpath,{library().parent}"]
@@ -47,7 +47,7 @@ def command(torch_folder, abi, cxx, headers, out, *, movable=False):
 
 
 def prebuilt_name(version, git_version, cuda, abi):
-    """Names the extension for one build of torch: wheels of one commit differ in CUDA, and own builds in the version."""
+    """Names the extension of a build of torch: wheels of one commit differ in CUDA, own builds in the version."""
     return f"{git_version}-torch{version}-cuda{cuda}-abi{int(abi)}.so"
 
 
@@ -75,7 +75,7 @@ def prebuild():
 
 
 def build(torch, in_place_of=None):
-    """Returns the extension for this torch, compiled if needed. `in_place_of`: a file that fails to load and is replaced.
+    """Returns the extension for this torch, compiled if needed. `in_place_of`: a file that fails to load, to replace.
     Raises BuildError if it cannot be built."""
     torch_folder = os.path.dirname(os.path.abspath(torch.__file__))
     abi = torch._C._GLIBCXX_USE_CXX11_ABI

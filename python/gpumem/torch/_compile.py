@@ -99,7 +99,7 @@ def identity(file):
 
 
 def cached(key, command, in_place_of=None):
-    """Returns the library with this key, compiled if needed. `in_place_of`: a file that fails to load and is replaced."""
+    """Returns the library with this key, compiled if needed. `in_place_of`: a file that fails to load, to replace."""
     folder = cache_folder()
     if folder is None:
         own = tempfile.mkdtemp(prefix="gpumem-torch-")

@@ -110,8 +110,8 @@ void* substitute(const char* name, void* found) noexcept {
   return found;
 }
 
-// Without a driver, returns a function that fails when it is called, so that a runtime reports what it reports without
-// the shim and not a broken driver.
+// Without a driver, returns a function that fails when it is called, so that a runtime reports the same error as
+// without the shim, and not a broken driver.
 bool missing_driver_stub(const char* name, void** function, CUdriverProcAddressQueryResult* how) noexcept {
   if (driver_get_proc_address() != nullptr || name == nullptr || function == nullptr) return false;
   *function = erased(&missing);

@@ -94,7 +94,7 @@ struct checkpoint : native::AllocatorState {
 /// forgotten.
 bool in_forked_child = false;
 
-/// The pool that this thread released last, until its next call shows what was released (private_pool::released_by).
+/// The pool that this thread released last, until its next call shows which kind it was (private_pool::released_by).
 thread_local std::optional<std::pair<DeviceIndex, MempoolId_t>> unsettled_release;
 
 void delete_block(void* ptr);
