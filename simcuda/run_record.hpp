@@ -63,8 +63,7 @@ struct process_record {
   std::uint64_t began_ns = 0;          ///< CLOCK_REALTIME
   std::uint64_t host_values_read = 0;  ///< copies to the host
   std::uint64_t host_bytes_read = 0;
-  std::uint64_t untrue_values_read = 0;  ///< part of `host_values_read`: copies in which a card would have given other
-                                         ///< bytes
+  std::uint64_t untrue_values_read = 0;  ///< those of `host_values_read` whose bytes differ from a card's
   std::uint64_t clamped_indices = 0;     ///< untrue indices that were changed to the range of their operation
   std::uint64_t unknown_kernels = 0;     ///< kernels, where values are computed, whose results have no marks
   std::uint64_t kernels = 0;

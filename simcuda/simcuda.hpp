@@ -33,14 +33,12 @@ struct world_config {
   bool integrated = false;           ///< the devices share the host's memory
   int compute_mode = 0;              ///< CUcomputemode
   bool mig = false;                  ///< the devices are MIG slices
-  bool exportable = true;            ///< false: refuse pages that can be shared with other processes, as some
-                                     ///< containers do
+  bool exportable = true;            ///< false: refuses pages for other processes, as some containers do
   bool referee = true;
   bool lazy_values = false;  ///< with host memory: large copies and fills move nothing, and the host reads zeros
   std::string_view name = "simulated GPU behind a double of the driver";
   const card_profile* profile = &default_card();  ///< properties that programs see, except the memory
-  std::vector<int> cards{};  ///< by ordinal: the number of the card, which determines its UUID; empty: the ordinal
-                             ///< itself
+  std::vector<int> cards{};  ///< by ordinal: card numbers, which determine the UUIDs; empty: ordinals
 };
 
 /// Creates a fresh driver state; all earlier handles and addresses become invalid.

@@ -69,8 +69,7 @@ void simcuda_handed_out(std::uint64_t address, std::uint64_t bytes, void* stream
 }
 
 void simcuda_served(const char* function, std::uint64_t block, std::uint64_t bytes, void* stream, int any_stream) {
-  static char no_stream = 0;  // no work on this stream, so the referee accepts only earlier work that the host knows is
-                              // done
+  static char no_stream = 0;  // never used, so earlier work must be done as the host knows it
   const std::lock_guard lock{the_driver_state().mutex};
   const gpumem::stream_ref receiver =
       any_stream != 0 ? gpumem::stream_ref{&no_stream} : stream_of(static_cast<CUstream>(stream));

@@ -216,8 +216,7 @@ struct driver_state {
   std::map<std::string, std::uint64_t> undefined;  ///< undefined uses by description
   std::atomic<bool> any_failure = false;           ///< whether `failures` is non-empty
   bool failures_paused = false;                    ///< planned failures neither happen nor count calls
-  std::atomic<std::uint64_t> generation = 0;       ///< incremented by each `configure`; makes older thread-local state
-                                                   ///< invalid
+  std::atomic<std::uint64_t> generation = 0;       ///< a change invalidates thread-local state
 };
 extern std::atomic<driver_state*> made_driver_state;
 driver_state& make_driver_state();
