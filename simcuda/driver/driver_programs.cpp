@@ -129,8 +129,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, 
   return CUDA_SUCCESS;
 }
 
-// --- streams' properties
-// ----------------------------------------------------------------------------------------------
+// --- streams' properties -------------------------------------------------------------------------------------------
 
 CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned int* flags) {
   SIMCUDA_ENTER("cuStreamGetFlags");
@@ -150,8 +149,7 @@ CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
   return CUDA_SUCCESS;
 }
 
-// --- libraries of kernels
-// ---------------------------------------------------------------------------------------------
+// --- libraries of kernels ------------------------------------------------------------------------------------------
 
 /// The code is never read, and every kernel name is found.
 CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned int,

@@ -1,6 +1,6 @@
 // Keeps the shim in the LD_PRELOAD of programs that a preloaded program starts. A start script that sets LD_PRELOAD to
 // another malloc would lose the shim and its limit, so every function that starts a program prepends it. A program that
-// removed LD_PRELOAD wants nothing preloaded: then a log line says what follows.
+// removed LD_PRELOAD wants nothing preloaded: then a log line names the consequence.
 //
 // The functions may run in the child of vfork, in the parent's memory: they use only the stack, no lock and no malloc.
 // Only `system` and `popen`, which are not called there, change this process's own variable.

@@ -4,8 +4,9 @@
 //   pool = limit - headroom - measured (contexts, modules) - counted (memory that the driver gave on request)
 // A counted request is charged before the driver is called and lowers the pool's limit first: the pool returns idle
 // memory to make room, and if that is not enough, the request is refused as the driver would refuse it. So the sum
-// exceeds the limit only by memory that is measured afterwards, and the headroom covers that. Any thread; one lock per
-// device, held while the pool returns idle memory.
+// exceeds the limit only by memory that is measured afterwards, and the headroom covers that.
+//
+// Any thread; one lock per device, held while the pool returns idle memory.
 #pragma once
 
 #include <atomic>
@@ -23,7 +24,8 @@ class process_budget {
  public:
   /// Sets the limit of `pool`, which may be null, to the rest of the limit from here on. `measured_bytes`: the memory
   /// that the process already holds; a job counts it even if the account cannot be opened. `bad_setting` if the limit
-  /// leaves nothing. `group`: is charged for counted bytes, too; may be null, and outlives this.
+  /// leaves nothing.
+  /// `group`: is charged for counted bytes, too; may be null, and outlives this.
   status open(allocator* pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes, std::uint64_t measured_bytes,
               shared_budget* group);
   /// Takes over the counted bytes of `predecessor`, the device's account before there was a pool, and redirects later

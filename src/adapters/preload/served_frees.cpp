@@ -12,8 +12,7 @@ CUresult CUDAAPI mem_retain(CUmemGenericAllocationHandle* handle, void* address)
 }
 
 CUresult CUDAAPI mem_release(CUmemGenericAllocationHandle handle) {
-  const charge_table::entry gone = all_pages().released(handle);  // before the release: the driver may reuse the handle
-                                                                  // at once
+  const charge_table::entry gone = all_pages().released(handle);  // first: the driver may reuse the handle
   const CUresult e = driver_call<entry::mem_release>(handle);
   refund(gone);
   return e;

@@ -43,7 +43,7 @@ std::vector<served_context*>& all_ever() {
   return *only;
 }
 
-// --- the driver as gpumem calls it, with functions that know gpumem's streams and the process's limit --
+// --- the driver as gpumem calls it, with functions that know gpumem's streams and the process's limit ---
 
 // Stored again for each device that opens, while other devices use them.
 std::atomic<PFN_cuStreamWaitEvent_v3020> wait_on_stream = nullptr;
@@ -109,8 +109,7 @@ CUresult CUDAAPI inner_get_proc_address(const char* name, void** function, int v
   return e;
 }
 
-// --- opening
-// ----------------------------------------------------------------------------------------------------------
+// --- opening -------------------------------------------------------------------------------------------------------
 
 /// `runs.csv.gz` on device 0, `runs.1.csv.gz` on device 1.
 std::string path_of_device(const std::string& path, int ordinal) {

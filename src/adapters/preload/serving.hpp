@@ -5,8 +5,9 @@
 // gpumem allocates such blocks on a stream of its own, `alloc_stream`, and frees them in the order of another,
 // `free_stream`, which covers all work on the context (behind_all_work.hpp). Before the host hands a block out, it
 // waits for the work that `alloc_stream` was made to wait for. Both are real streams, so that their handles are unique;
-// they only ever wait. Locks: one for opening and one for the list of captures; the calls of the fast path take
-// neither.
+// they only ever wait.
+//
+// Locks: one for opening and one for the list of captures; the calls of the fast path take neither.
 #pragma once
 
 #include <atomic>
@@ -83,8 +84,7 @@ const cuda_driver* inner_driver() noexcept;
 /// Returns idle segments of every device to the driver; false if there were none.
 bool give_back_idle() noexcept;
 
-// --- captures (serving_captures.cpp)
-// ----------------------------------------------------------------------------------
+// --- captures (serving_captures.cpp) -------------------------------------------------------------------------------
 
 /// Whether any stream captures, among the captures that the shim saw begin.
 bool capturing_somewhere() noexcept;
@@ -106,8 +106,7 @@ class relaxed_capture {
   bool exchanged_ = false;
 };
 
-// --- details of the template
-// ------------------------------------------------------------------------------------------
+// --- details of the template ---------------------------------------------------------------------------------------
 
 inline constexpr int most_devices = 64;
 extern std::atomic<served_context*> open_devices[most_devices];

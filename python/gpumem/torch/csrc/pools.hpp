@@ -1,9 +1,11 @@
 // The pools of one GPU, of MemPools and of CUDA graphs: their users, the requests that go to them, and the rules by
 // which memory leaves them.
 //
-// 1. Memory that a living graph may write never leaves its pool. 2. Other idle memory of a MemPool is returned before a
-// request is refused. A pool with `use_on_oom` lends it first, to requests outside every pool and capture. 3. A pool
-// without users ends: its idle memory serves all requests, or returns to the pool's allocator.
+// 1. Memory that a living graph may write never leaves its pool.
+// 2. Other idle memory of a MemPool is returned before a request is refused. A pool with `use_on_oom` lends it first,
+// to
+//    requests outside every pool and capture.
+// 3. A pool without users ends: its idle memory serves all requests, or returns to the pool's allocator.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -45,8 +47,8 @@ class pool_table {
   struct route {
     pool_id pool = no_pool;
     std::function<bool(cudaStream_t)> filter;
-    bool captures = false;  // known to
-    bool is_plain = false;  // known not to: it served a stream that did not capture
+    bool captures = false;  // known to capture
+    bool is_plain = false;  // known not to capture: it served a stream that did not
   };
 
  public:
