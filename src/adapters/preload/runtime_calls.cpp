@@ -1,6 +1,6 @@
 // libgpumem_runtime.so: the served calls under names of our own, for programs that are relinked with --wrap
-// (runtime_wrap.cpp) or recompiled with -include gpumem/cuda_override.h. Only those calls are served; the driver, and how
-// libraries use it, stay unchanged, so gpumem must query streams and captures (GPUMEM_STREAM_IDS=query).
+// (runtime_wrap.cpp) or recompiled with -include gpumem/cuda_override.h. Only those calls are served; the driver, and
+// how libraries use it, stay unchanged, so gpumem must query streams and captures (GPUMEM_STREAM_IDS=query).
 //
 // The results are those of the runtime: the driver's errors that can occur here have the same numbers there.
 #include "sees.hpp"
