@@ -48,7 +48,7 @@ std::string own_command() {
 void write_line(notes& notes, const std::string& path) GPUMEM_REQUIRES(n.mutex) {
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) return;
-  if (notes.place < 0) {  // all lines have the same length, so each offset is a multiple
+  if (notes.place < 0) {  // append; all lines have the same length
     struct flock all {};
     all.l_type = F_WRLCK;
     all.l_whence = SEEK_SET;

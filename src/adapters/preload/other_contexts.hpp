@@ -31,9 +31,9 @@ unserved_device* unserved_account(int ordinal) noexcept;
 /// Notes a new context, so that a job counts it from here on and not from its first allocation.
 void note_context(CUcontext made) noexcept;
 
-/// Ends the account when gpumem starts to serve the device.
+/// Moves the account's counts to the device's own account, when gpumem starts to serve the device.
 void now_served(served_context& device) noexcept;
-/// Drops the account's counts after a reset of the device.
+/// Closes the account after a reset of the device, and returns its bytes to the group.
 void forget_unserved(int ordinal) noexcept;
 
 }  // namespace gpumem::preload
