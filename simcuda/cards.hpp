@@ -1,6 +1,6 @@
-/// Properties of cards that programs read, and size their memory by: a table of real cards.
+/// Properties of real cards that programs read and size their memory by.
 ///
-/// Pure: no CUDA header. The simulated driver answers from it; `gpumem simulate --card list` prints it.
+/// No CUDA header. The simulated driver reports these properties; `gpumem simulate --card list` prints them.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +21,21 @@ struct card_profile {
   int l2_kib = 0;
 
   [[nodiscard]] constexpr std::uint64_t bytes() const noexcept { return memory_mib << 20; }
-  /// The capability that common binaries have code for on this card. They have none for 8.9, which runs code for 8.6.
+  /// The compute capability for which common binaries have code on this card. 8.9 runs code for 8.6.
   [[nodiscard]] constexpr int code_version() const noexcept {
     const int own = compute_major * 10 + compute_minor;
     return own == 89 ? 86 : own;
   }
-  /// The most shared memory of a block, by opting in.
+  /// Largest shared memory of a block, by opting in.
   [[nodiscard]] constexpr int shared_bytes_opt_in() const noexcept {
     return (shared_kib_per_multiprocessor - (compute_major >= 8 ? 1 : 0)) * 1024;
   }
 };
 
 std::span<const card_profile> card_profiles() noexcept;
-/// Null if no card has that name.
+/// Returns null if no card has that name.
 const card_profile* find_card(std::string_view key) noexcept;
-/// The card used if only the memory is given: the first of compute capability 9.0.
+/// Returns the card to use if only the memory is given: the first of compute capability 9.0.
 const card_profile& default_card() noexcept;
 
 }  // namespace gpumem::simcuda

@@ -21,7 +21,7 @@ constexpr std::uint64_t layout = 0x73686172'00000001;  // "shar", 1
 using shared_count = std::atomic<std::uint64_t>;
 static_assert(shared_count::is_always_lock_free, "processes share them");
 
-/// A name is that of a file in /dev/shm, or a file's absolute path.
+/// Returns the file of a name: in /dev/shm, or the name itself if it is an absolute path.
 std::string path_of(std::string_view name) {
   if (name.starts_with('/')) return std::string{name};
   return "/dev/shm/gpumem-simulated-" + std::to_string(::getuid()) + "-" + std::string{name};
@@ -38,7 +38,7 @@ std::uint64_t process_begin(std::uint64_t pid) {
   ::close(file);
   if (got <= 0) return 0;
   text[got] = '\0';
-  const char* cursor = std::strrchr(text, ')');  // the name may hold anything
+  const char* cursor = std::strrchr(text, ')');  // the process name may contain any character
   if (cursor == nullptr || cursor[1] == '\0' || cursor[2] == 'Z' || cursor[2] == 'X') return 0;
   ++cursor;
   for (int field = 3; field < 22 && cursor != nullptr; ++field) cursor = std::strchr(cursor + 1, ' ');
@@ -56,7 +56,7 @@ struct shared_cards::region {
       return owner_pid != 0 && process_begin(owner_pid) == began.load();
     }
   };
-  shared_count layout;  ///< 0: new, and all other fields are 0 too
+  shared_count layout;  ///< 0: the file is new, and all other fields are 0 too
   shared_count cards;
   shared_count bytes;
   process processes[most_processes];
@@ -100,7 +100,7 @@ std::string shared_cards::join(std::string_view name, int cards, std::uint64_t b
     if (file_ < 0) return failed("open");
     lock();
     if (::fstat(file_, &found) == 0 && found.st_nlink != 0) break;
-    ::close(file_);  // another process removed it in between
+    ::close(file_);  // another process removed the file meanwhile
     file_ = -1;
   }
   if (::ftruncate(file_, sizeof(region)) != 0 || !map_file()) return failed("map");
@@ -116,7 +116,7 @@ std::string shared_cards::join(std::string_view name, int cards, std::uint64_t b
   all_->cards = static_cast<std::uint64_t>(cards);
   all_->bytes = bytes_each;
   all_->layout = layout;
-  for (region::process& each : all_->processes) {  // a program that this process was before gave everything back
+  for (region::process& each : all_->processes) {  // clear the entries of a program that this process ran before
     if (each.pid == static_cast<std::uint64_t>(::getpid())) each.pid = 0;
   }
   const auto spare = std::find_if(std::begin(all_->processes), std::end(all_->processes),

@@ -9,12 +9,12 @@ _HERE = pathlib.Path(__file__).resolve().parent
 
 
 def library() -> pathlib.Path:
-    """The shared library, libgpumem.so.0 (C interface: gpumem/gpumem.h)."""
+    """The path of the shared library, libgpumem.so.0 (C interface: gpumem/gpumem.h)."""
     return _HERE / "lib" / "libgpumem.so.0"
 
 
 def include_folder() -> pathlib.Path:
-    """Its headers, `gpumem/allocator.hpp` and others."""
+    """The folder of the C++ headers (gpumem/allocator.hpp and others)."""
     return _HERE / "include"
 
 

@@ -1,4 +1,4 @@
-"""The C interface (gpumem/gpumem.h) as the framework modules call it: one allocator for all of a process."""
+"""The C interface (gpumem/gpumem.h) for the framework modules: one allocator for the whole process."""
 import contextlib
 import ctypes
 import functools
@@ -15,10 +15,10 @@ class Refused(RuntimeError):
 
 
 class OutOfMemory(MemoryError):
-    """gpumem's whole report."""
+    """Out of memory, with gpumem's whole report."""
 
 
-# A struct states the size that this program knows: the first fields are enough.
+# Each struct states its size, so the first fields are enough.
 class _Stats(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("reserved_bytes", ctypes.c_uint64), ("live_bytes", ctypes.c_uint64)]
 
@@ -30,7 +30,7 @@ class _Device(ctypes.Structure):
 
 @functools.lru_cache(maxsize=None)
 def load():
-    """The library, its functions declared."""
+    """Returns the library, with its functions declared."""
     path = library()
     if not path.is_file():
         raise RuntimeError(f"{path} does not exist: gpumem is not installed as a whole; install its source folder or wheel file anew")
@@ -54,7 +54,7 @@ def load():
 
 
 def check(code):
-    """Raises what the call of the library that returned `code` was refused for."""
+    """Raises the error of the library call that returned `code`, if it failed."""
     if code != 0:
         message = load().gpumem_last_message().decode(errors="replace")
         raise OutOfMemory(message) if code == OUT_OF_MEMORY else Refused(message)
@@ -67,7 +67,7 @@ class Allocator:
         self._library = load()
         self._handle = ctypes.c_void_p()
         check(self._library.gpumem_default(ctypes.byref(self._handle)))
-        # Called for each block: looks up nothing, so that it also works while the interpreter shuts down.
+        # Looked up once, so that they also work while the interpreter shuts down.
         self._allocate, self._free, self._free_on = (getattr(self._library, "gpumem_" + name)
                                                      for name in ("allocate", "free", "free_on"))
         self._logical = self._devices()
@@ -92,21 +92,21 @@ class Allocator:
         return logical
 
     def allocate(self, bytes_, device, stream):
-        """An address, for work on that stream. `device` is a GPU as the driver counts them. OutOfMemory or Refused."""
+        """Allocates for work on the stream. `device`: the driver's ordinal. Raises OutOfMemory or Refused."""
         block = ctypes.c_void_p()
         check(self._allocate(self._handle, bytes_, self._logical_of(device), stream, ctypes.byref(block)))
         return block.value
 
     def free(self, block):
-        """In the order of the stream that the block was allocated for. Misuse is Refused."""
+        """Frees in the order of the block's own stream. Raises Refused on misuse."""
         check(self._free(self._handle, block))
 
     def free_on(self, block, stream):
-        """In the order of this stream."""
+        """Frees in the order of this stream. Raises Refused on misuse."""
         check(self._free_on(self._handle, block, stream))
 
     def usage(self, device):
-        """Bytes: what the program holds, what gpumem holds, and the most that it may hold."""
+        """Returns live bytes, reserved bytes and the limit."""
         now = _Stats(struct_bytes=ctypes.sizeof(_Stats))
         logical = self._logical_of(device)
         check(self._library.gpumem_get_stats(self._handle, logical, ctypes.byref(now)))
@@ -115,8 +115,8 @@ class Allocator:
 
 @contextlib.contextmanager
 def settings(given):
-    """GPUMEM_* of what `enable` was given, where the environment does not say; taken back where enabling fails. One that
-    is no setting, or has a bad value, is Refused."""
+    """Sets GPUMEM_* variables from the arguments of `enable`, except those already set; unsets them if enabling fails.
+    Raises Refused for an unknown setting or a bad value."""
     for name, value in given.items():
         check(load().gpumem_check_setting(name.encode(), str(value).encode()))
     added = {"GPUMEM_" + name.upper(): str(value) for name, value in given.items()}

@@ -3,8 +3,8 @@
     import gpumem.cupy
     gpumem.cupy.enable(policy="expandable", limit="80%")
 
-before the first array. An array belongs to the stream that is current where it is made, as with CuPy's own pool; out of
-memory is CuPy's OutOfMemoryError, whose cause has gpumem's report.
+before the first array. An array belongs to the stream that is current at its creation, as with CuPy's own pool.
+Out-of-memory raises CuPy's OutOfMemoryError, whose cause has gpumem's report.
 """
 from . import _native
 
@@ -17,10 +17,10 @@ _enabled = None
 
 
 def enable(**settings):
-    """Makes gpumem CuPy's allocator. Call it before the first array; called again it does nothing.
+    """Makes gpumem CuPy's allocator. Call it before the first array; a second call does nothing.
 
-    `settings` are gpumem's options in small letters; where GPUMEM_* of the environment names one, the environment wins.
-    RuntimeError and ImportError say what is wrong and what to do; CuPy keeps its own pool then.
+    `settings` are gpumem's options in lower case; a GPUMEM_* variable of the environment overrides them. On failure
+    raises RuntimeError or ImportError with the cause and the remedy, and CuPy keeps its own pool.
     """
     global _enabled
     try:
@@ -44,7 +44,7 @@ def enable(**settings):
 
 
 def _functions(cupy, allocator):
-    """What a PythonFunctionAllocator is made of."""
+    """Returns the functions for a PythonFunctionAllocator."""
     free_block = allocator.free
 
     def malloc(size, device):

@@ -1,4 +1,4 @@
-"""gpumem as Numba's memory manager, by Numba's interface for external ones (EMM, version 1).
+"""gpumem as Numba's memory manager, through Numba's External Memory Management interface (EMM, version 1).
 
     NUMBA_CUDA_MEMORY_MANAGER=gpumem.numba python3 program.py
 
@@ -7,9 +7,9 @@ or, before the first use of a GPU,
     import gpumem.numba
     gpumem.numba.enable(policy="expandable", limit="80%")
 
-Numba tells of no stream, neither when an array is made nor when it is gone. So a block may be used on any stream at
-once, and a freed one serves others when all work is done that was enqueued until then, as with cuMemAlloc and cuMemFree;
-the host does not wait for that. Pinned and managed memory remain the driver's.
+Numba names no stream when it creates or deletes an array. So any stream may use a block at once, and a freed block is
+reused once all work enqueued before the free is done, as with cuMemAlloc and cuMemFree; the host does not wait for it.
+The driver still allocates pinned and managed memory.
 """
 import collections
 import contextlib
@@ -36,9 +36,9 @@ TESTED = ("0.68.",)
 
 
 class _AnyStream:
-    """Blocks that any stream may use, from a stream-ordered allocator: allocated for `home`, freed in the order of
-    `all_work`, two streams of our own on which nothing runs. With GPUMEM_STREAM_IDS=query a fence on a created stream is
-    one on the whole context, recorded when somebody wants the memory. Requires that the device's context is current."""
+    """Blocks that any stream may use, from a stream-ordered allocator: allocated on `_home` and freed in the order of
+    `_all_work`, two idle streams of our own. With GPUMEM_STREAM_IDS=query a fence on a created stream covers the whole
+    context; it is recorded when a request needs the memory. Requires that the device's context is current."""
 
     def __init__(self, allocator, device):
         self._allocator = allocator
@@ -58,7 +58,7 @@ class _AnyStream:
 
     def allocate(self, size):
         at = self._allocator.allocate(size, self._device, self._home)
-        # What `home` was made to wait for, every other stream must be behind, too. Relaxed: a capture may be under way.
+        # Wait for the work that `_home` waits for, so that any stream may use the block. Relaxed: a capture may be open.
         mode = ctypes.c_int(2)
         self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         try:
@@ -72,7 +72,7 @@ class _AnyStream:
 
 
 def _pointer(at):
-    """An address as this Numba wants it."""
+    """Converts an address to the type that this version of Numba expects."""
     if hasattr(driver, "drvapi") and not getattr(driver, "USE_NV_BINDING", False):
         return driver.drvapi.cu_device_ptr(at)
     return driver.binding.CUdeviceptr(at)
@@ -85,7 +85,7 @@ def _out_of_memory_code():
 
 
 class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
-    """One for each context. Out of memory is Numba's CudaAPIError with CUDA's code and gpumem's report."""
+    """One for each context. On out-of-memory raises Numba's CudaAPIError with CUDA's code and gpumem's report."""
 
     interface_version = 1
 
@@ -93,7 +93,7 @@ class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         super().__init__(*args, **kwargs)
         self._memory = None
         self._opening = threading.Lock()
-        self._live = {}  # number of a block: its address
+        self._live = {}  # block number -> address
         self._numbers = itertools.count()
         self._later = collections.deque()  # frees under defer_cleanup
         self._deferred = 0
@@ -105,7 +105,7 @@ class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
             device = self.context.device.id
             self._allocator = _open()
             self._memory = _AnyStream(self._allocator, int(device))
-        if self.deallocations.memory_capacity == 0:  # of pinned and managed memory
+        if self.deallocations.memory_capacity == 0:  # for pinned and managed memory
             self.deallocations.memory_capacity = self.get_memory_info().total
 
     def memalloc(self, size):
@@ -143,7 +143,7 @@ class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
                                       "a policy other than expandable") from None
 
     def get_memory_info(self):
-        """What this program may still have: of the GPU's free memory, and of gpumem's limit."""
+        """Free and total bytes for this program, within the GPU's free memory and gpumem's limit."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._memory._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         live, reserved, most = self._allocator.usage(int(self.context.device.id))
@@ -179,10 +179,10 @@ def _open():
 
 
 def enable(**settings):
-    """Makes gpumem Numba's memory manager. Call it before the first use of a GPU; called again it does nothing.
+    """Makes gpumem Numba's memory manager. Call it before the first use of a GPU; a second call does nothing.
 
-    `settings` are gpumem's options in small letters; where GPUMEM_* of the environment names one, the environment wins.
-    RuntimeError says what is wrong and what to do; Numba keeps its own memory manager then.
+    `settings` are gpumem's options in lower case; a GPUMEM_* variable of the environment overrides them. On failure
+    raises RuntimeError with the cause and the remedy, and Numba keeps its own memory manager.
     """
     if driver._memory_manager is Manager:
         if settings:

@@ -1,8 +1,9 @@
-// A model of the driver's stream-ordered pool (cuMemAllocAsync), limited to what the documentation says.
+// A model of the driver's stream-ordered pool (cuMemAllocAsync), limited to documented behaviour.
 //
-// Segments of 32 MiB or a multiple, first fit, neighbours merged. A block that one stream freed may serve another one
-// after a wait of that stream (the pool's "internal dependencies"). Each synchronization returns free segments beyond
-// the release threshold (0 unless the program sets it) to the device. No lock; the world's lock guards it.
+// Segments of 32 MiB or a multiple, first fit, with coalescing. A block freed on one stream may serve another stream
+// after a wait on that stream (the pool's "internal dependencies"). Each synchronization returns free segments beyond
+// the release threshold (0 unless the program sets it) to the device. No lock of its own; requires the driver state's
+// lock.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +67,8 @@ class async_pool {
     return {};
   }
 
-  /// Everything enqueued is done: nobody need wait for earlier frees any more, and idle segments may go.
+  /// Call when all enqueued work is done: later allocations need not wait for earlier frees, and idle segments may
+  /// return.
   void synchronised() {
     for (auto& [stream, f] : freed_by_) device_.drop(f);
     freed_by_.clear();
@@ -98,7 +100,7 @@ class async_pool {
   range_set free_;
   std::map<address, std::uint64_t> segments_;
   std::map<address, std::uint64_t> blocks_;
-  std::map<void*, fence> freed_by_;  // by stream: its last free
+  std::map<void*, fence> freed_by_;  // each stream's last free
   std::uint64_t used_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Counts the calls of each driver function, and injects planned failures.
+// Counts the calls of each driver function and injects planned failures.
 #include <algorithm>
 
 #include "driver_state.hpp"

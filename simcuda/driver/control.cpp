@@ -16,19 +16,19 @@ namespace {
 
 std::uint64_t granularity_bytes = world_config{}.granularity_bytes;
 
-/// Whose memory it is; the first one's where nobody knows it.
+/// Returns the device that holds the address; device 0 if none does.
 gpumem::sim_device& device_of(std::uint64_t address) {
   gpu* const holder = holder_of(address);
   return holder != nullptr ? *holder->sim : device(0);
 }
 
-/// A block of the driver's own pool: cuMemAllocAsync has told the referee of it already.
+/// Whether the block is from the driver's own pool: cuMemAllocAsync has already reported it to the referee.
 bool told_by_driver(std::uint64_t address) {
   const gpu* const holder = holder_of(address);
   return holder != nullptr && holder->pool->owns(address);
 }
 
-/// Memory of a card that the host can read and write.
+/// Whether the address is on a card and the host can access it.
 bool has_values(std::uint64_t address) {
   return the_driver_state().config.host_memory && holder_of(address) != nullptr;
 }
@@ -40,7 +40,7 @@ extern "C" {
 void simcuda_set_granularity(std::uint64_t bytes) { granularity_bytes = bytes; }
 
 void simcuda_configure(int devices, std::uint64_t bytes, int host_memory, int referee) {
-  // A program initialises its driver once; the new world is the same driver.
+  // Keep the driver initialised: a program calls cuInit only once.
   const bool initialised = the_driver_state().initialised;
   configure({.devices = devices,
              .bytes = bytes,
@@ -69,13 +69,13 @@ void simcuda_handed_out(std::uint64_t address, std::uint64_t bytes, void* stream
 }
 
 void simcuda_served(const char* function, std::uint64_t block, std::uint64_t bytes, void* stream, int any_stream) {
-  static char no_stream = 0;  // the referee takes only work that the host knows is done to come before it
+  static char no_stream = 0;  // never used, so earlier work must be done as the host knows it
   const std::lock_guard lock{the_driver_state().mutex};
   const gpumem::stream_ref receiver =
       any_stream != 0 ? gpumem::stream_ref{&no_stream} : stream_of(static_cast<CUstream>(stream));
   gpumem::sim_device& card = device_of(block);
   card.handed_out(block, bytes, receiver);
-  card.given_back(block);  // an allocator of the program's may hand out parts of it
+  card.given_back(block);  // the program's allocator may hand out parts of it
   front.calls = function;
   note_hazards(true);
 }
@@ -221,7 +221,7 @@ std::uint64_t simcuda_calls(const char* function) {
 
 void simcuda_finish_destructors() { gpumem::simcuda::finish_destructors(); }
 
-// A function that no header knows yet: what stands before the driver has to pass it on.
+// A function that no header declares yet: layers in front of the driver must forward it.
 int cuSimulatedNewerFunction();
 int cuSimulatedNewerFunction() { return 42; }
 

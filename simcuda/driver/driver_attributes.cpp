@@ -1,4 +1,4 @@
-// The double's functions about properties of a card: attributes, its place on the bus, limits of a context.
+// The simulated driver: attributes of a card, its bus address, limits of a context.
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -18,7 +18,7 @@ const gpu* device_of(CUdevice device) {
 
 constexpr int most = std::numeric_limits<int>::max();
 
-/// The attributes that programs are known to read; 0, as of a card without the feature, for the others.
+/// Returns an attribute that programs are known to read; 0 for others, as on a card without the feature.
 int attribute_of(const card_profile& card, int bus, CUdevice_attribute attrib) {
   switch (attrib) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
@@ -68,7 +68,7 @@ int attribute_of(const card_profile& card, int bus, CUdevice_attribute attrib) {
       return 32;
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
     case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
-      return 1'500'000;  // kHz; not used for any simulated time
+      return 1'500'000;  // kHz; does not affect simulated time
     case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
       return card.memory_mib > (32U << 10) ? 5120 : 384;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
@@ -158,7 +158,7 @@ CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(std::size_t* width, CUarray_
 
 // --- contexts -------------------------------------------------------------------------------------------------------
 
-/// Limits have no effect; they read back as set.
+/// Limits have no effect; queries return the values that were set.
 static std::size_t limits[CU_LIMIT_MAX] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0};
 
 CUresult CUDAAPI cuCtxGetLimit(std::size_t* value, CUlimit limit) {

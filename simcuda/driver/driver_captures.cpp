@@ -1,5 +1,5 @@
-// The double's functions about captures and graphs. A graph is the list of its work, in the order of its calls; a
-// launch does all of it on one stream.
+// The simulated driver: captures and graphs. A graph lists its work in the order of the calls; a launch runs all of it
+// on one stream.
 #include <algorithm>
 
 #include "driver_state.hpp"
@@ -23,8 +23,8 @@ CUresult end_capture(CUstream_st& origin) {
   return wrong;
 }
 
-/// "If this is called on CU_STREAM_LEGACY (the null stream) while a blocking stream in the same context is capturing,
-/// it will return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT": asked before this.
+/// Requires that the caller checked this rule: "If this is called on CU_STREAM_LEGACY (the null stream) while a
+/// blocking stream in the same context is capturing, it will return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT".
 CUstreamCaptureStatus status_of(const CUstream_st& stream) {
   if (stream.graph == nullptr) return CU_STREAM_CAPTURE_STATUS_NONE;
   return invalidated(stream) ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -162,7 +162,7 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* ph_graph_exec, CUgraph
   return CUDA_SUCCESS;
 }
 
-// Actions run without the lock, because a host function may wait for another thread of the program.
+// Runs actions without the lock, because a host function may wait for another thread of the program.
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle) {
   std::vector<captured_use> uses;
   {

@@ -1,5 +1,5 @@
-// The double's copies and fills. The referee sees the bytes. If host memory backs them, they are moved immediately,
-// captured ones when their graph is launched.
+// The simulated driver: copies and fills, reported to the referee. With host memory they move bytes immediately, or
+// when their graph is launched.
 #include <cstring>
 
 #include "driver_state.hpp"

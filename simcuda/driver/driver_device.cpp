@@ -1,4 +1,4 @@
-// The double's functions about the driver itself, its devices and contexts.
+// The simulated driver: the driver itself, its devices and contexts.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -26,16 +26,16 @@ gpu* device_of(CUdevice device) {
 
 extern "C" {
 
-// Declared by the headers for the toolkit only.
+// The headers declare it for the toolkit only.
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice device);
 
-/// Shares the cards under the name in SIMCUDA_SHARED. False if that fails; standard error has the reason.
+/// Shares the cards under the name in SIMCUDA_SHARED. On failure prints the reason on stderr and returns false.
 static bool join_shared_cards() {
   driver_state& w = the_driver_state();
   const char* const name = std::getenv("SIMCUDA_SHARED");
   if (w.initialised || w.shared != nullptr || name == nullptr || *name == '\0') return true;
   auto joined = std::make_unique<shared_cards>();
-  int cards = 0;  // of the machine, visible here or not
+  int cards = 0;  // on the machine, visible here or not
   for (const auto& g : w.gpus) cards = std::max(cards, g->card + 1);
   if (const char* const all = std::getenv("SIMCUDA_DEVICES"); all != nullptr) cards = std::max(cards, std::atoi(all));
   if (const std::string why = joined->join(name, cards, w.config.bytes); !why.empty()) {

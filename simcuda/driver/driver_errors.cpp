@@ -1,4 +1,4 @@
-// The double's functions about errors: its own, and some that tests inject.
+// The simulated driver: names and texts of the errors that it returns or that tests inject.
 #include <cuda.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Functions that programs look up but these cards lack: multicast, green contexts. They answer like a driver without
-// the feature. Also memory operations of streams, registered host memory, and the log's callbacks.
+// Functions that programs look up but these cards lack (multicast, green contexts): they fail as in a driver without
+// the feature. Also memory operations of streams, registered host memory, and log callbacks.
 #include <cstring>
 #include <iterator>
 
@@ -24,7 +24,7 @@ gpu* owner_of_run(CUmemGenericAllocationHandle handle) {
   return nullptr;
 }
 
-/// A stream writes a word: immediately, since a program may poll it, unless the stream captures.
+/// Writes a word on a stream: immediately, since a program may poll it, unless the stream captures.
 template <typename Word>
 CUresult write_word(CUstream handle, CUdeviceptr address, Word value) {
   CUstream_st* s = nullptr;
@@ -99,7 +99,7 @@ REFUSED(cuCtxFromGreenCtx, (CUcontext*, CUgreenCtx))
 
 CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc*, std::size_t) {
   SIMCUDA_ENTER("cuMemPoolSetAccess");
-  return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;  // one address space: every card reaches it
+  return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;  // one address space: every card can access it
 }
 CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool, CUmemLocation*) {
   SIMCUDA_ENTER("cuMemPoolGetAccess");
@@ -139,7 +139,7 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
 
 // --- host memory ----------------------------------------------------------------------------------------------------
 
-/// From then on it is pinned, on the GPU of the calling thread's context, as memory of cuMemHostAlloc is.
+/// Pins the memory on the GPU of the calling thread's context, as cuMemHostAlloc does.
 CUresult CUDAAPI cuMemHostRegister_v2(void* ptr, std::size_t bytes, unsigned int) {
   SIMCUDA_ENTER("cuMemHostRegister");
   gpu* device = nullptr;
@@ -216,16 +216,16 @@ CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t*
 CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream, CUgraphNode*, const CUgraphEdgeData*, std::size_t,
                                                       unsigned int) {
   SIMCUDA_ENTER("cuStreamUpdateCaptureDependencies");
-  return CUDA_SUCCESS;  // a graph is its work in the order of the calls
+  return CUDA_SUCCESS;  // graphs have no edges: their work runs in the order of the calls
 }
 CUresult CUDAAPI cuGraphUpload(CUgraphExec exec, CUstream) {
   SIMCUDA_ENTER("cuGraphUpload");
   return exec != nullptr && exec->alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// --- what NVIDIA's own runtime asks for ----------------------------------------------------------------------------
+// --- NVIDIA's own runtime ------------------------------------------------------------------------------------------
 
-/// Undocumented tables. The double has none, so NVIDIA's runtime ends with its own error.
+/// Undocumented tables. The simulated driver has none, so NVIDIA's runtime ends with its own error.
 CUresult CUDAAPI cuGetExportTable(const void** table, const CUuuid*) {
   SIMCUDA_ENTER_EARLY("cuGetExportTable");
   note_foreign_runtime(__builtin_return_address(0));

@@ -1,10 +1,9 @@
-// The double's handles of memory and events for other processes, among those that share their cards
-// (shared_cards.hpp). Without sharing the world is one process: then a handle can be had and nobody can open it, as by
-// a driver without the feature.
+// The simulated driver: handles of memory and events for other processes that share the cards (shared_cards.hpp).
+// Without sharing, handles can be created but not opened, as with a driver without the feature.
 //
-// Memory of another process takes none of the card here: it counts for the process that made it, as long as that one
-// holds it. Its bytes are this process's own, and zero: values do not pass from one process to the other. Time is each
-// process's own, too, so an event of another process is done.
+// Imported memory takes none of the card here: it counts for the process that allocated it, as long as that process
+// holds it. Its bytes are local and zero, because values do not pass between processes. Each process has its own time,
+// too, so an event of another process is always done.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,12 +23,12 @@ enum class exported : std::uint64_t {
   event = 0x73696d63'65767431
 };
 
-/// What a handle says.
+/// The content of a handle.
 struct ticket {
   exported kind{};
   std::uint64_t pid = 0;
   std::uint64_t began = 0;
-  std::uint64_t object = 0;  ///< an address, or a handle, of the process that made it
+  std::uint64_t object = 0;  ///< an address or a handle in the process that made the ticket
   std::uint64_t bytes = 0;
   std::int64_t card = 0;
 };
@@ -59,7 +58,7 @@ std::size_t in_pages(std::size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-/// Pages that stand for another process's.
+/// Creates local pages in place of another process's.
 CUresult import_pages(gpu& device, std::size_t bytes, CUmemGenericAllocationHandle* handle) {
   device.imported_bytes += bytes;
   const shared_cards_lock turn{device};
@@ -95,7 +94,7 @@ extern "C" {
 
 // --- allocations ----------------------------------------------------------------------------------------------------
 
-/// The handle says which allocation it is, not where in it the pointer lies.
+/// The handle identifies the allocation, not the pointer's offset in it.
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr dptr) {
   SIMCUDA_ENTER("cuIpcGetMemHandle");
   for (const auto& g : the_driver_state().gpus) {
@@ -113,7 +112,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr dptr) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// "Contexts that may open CUipcMemHandles are restricted": not those of the process that made the handle.
+// "Contexts that may open CUipcMemHandles are restricted": not in the process that made the handle.
 CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int flags) {
   SIMCUDA_ENTER("cuIpcOpenMemHandle");
   gpu* device = nullptr;
@@ -132,7 +131,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = device->ordinal;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  // The addresses of a card hold its own pages only, whichever card is current.
+  // A card's address range holds only its own pages, whichever card is current.
   const auto range = g->sim->reserve(bytes);
   CUresult done = error_of(range.why());
   if (range) {
@@ -141,7 +140,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle
   }
   if (done == CUDA_SUCCESS) done = cuMemMap(*pdptr, bytes, 0, pages, 0);
   if (done == CUDA_SUCCESS) done = cuMemSetAccess(*pdptr, bytes, &access, 1);
-  static_cast<void>(cuMemRelease(pages));  // the mapping keeps them
+  static_cast<void>(cuMemRelease(pages));  // the mapping keeps the pages alive
   if (done == CUDA_SUCCESS) the_driver_state().opened[*pdptr] = bytes;
   return done;
 }
@@ -158,7 +157,7 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr) {
 
 // --- pages ----------------------------------------------------------------------------------------------------------
 
-/// A file that says which pages it is; who gets it by a socket or from its parent can import them.
+/// Writes a file that identifies the pages. A process that gets it by a socket or from its parent can import them.
 CUresult CUDAAPI cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                               CUmemAllocationHandleType type, unsigned long long flags) {
   SIMCUDA_ENTER("cuMemExportToShareableHandle");
@@ -208,7 +207,7 @@ CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
   ticket t;
   std::memcpy(&t, handle.reserved, sizeof t);
   if (const CUresult e = may_open(t, exported::event); e != CUDA_SUCCESS) return e;
-  return cuEventCreate(event, CU_EVENT_DISABLE_TIMING);  // never recorded: done
+  return cuEventCreate(event, CU_EVENT_DISABLE_TIMING);  // never recorded, so already done
 }
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-// The double's functions about memory: plain, pinned, mapped.
+// The simulated driver: plain, pinned and mapped memory.
 #include <cstring>
 
 #include "driver_state.hpp"
@@ -16,7 +16,7 @@ std::uint64_t rounded(std::uint64_t bytes) {
   const std::uint64_t granule = the_driver_state().config.granularity_bytes;
   return (bytes + granule - 1) / granule * granule;
 }
-/// With a granularity below a segment, requests get exactly the size asked for, and share nothing.
+/// Small requests share segments only at the default granularity; below it, each gets exactly its size.
 bool shares_a_segment(std::uint64_t bytes) {
   return bytes <= small_blocks::largest && the_driver_state().config.granularity_bytes == small_blocks::segment_bytes;
 }
@@ -37,7 +37,7 @@ CUresult allocate(gpu& device, CUdeviceptr* address, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 
-/// Managed memory may be larger than the card: what does not fit lies on the host.
+/// Managed memory may exceed the card: blocks that do not fit are placed on the host.
 CUresult allocate_managed(gpu& card, CUdeviceptr* block, std::size_t bytes) {
   const auto free = card.sim->memory();
   if (!free) return error_of(free.why());
@@ -54,7 +54,7 @@ CUresult allocate_managed(gpu& card, CUdeviceptr* block, std::size_t bytes) {
 
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
 
-/// The device of the range. A new range belongs to the current device, or to the first one if no context is current.
+/// Returns the device of the range. A new range belongs to the current device, or to the first one without a context.
 gpu* range_device(CUdeviceptr address) {
   gpu* device = address != 0 ? holder_of(address) : nullptr;
   if (device == nullptr && current(&device) != CUDA_SUCCESS) device = the_driver_state().gpus.front().get();
@@ -210,7 +210,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t b
       static_cast<std::size_t>(prop->location.id) >= w.gpus.size()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // No card here has a fabric.
+  // No simulated card has a fabric.
   if ((prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0 ||
       (!w.config.exportable && prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE)) {
     return CUDA_ERROR_NOT_PERMITTED;

@@ -1,5 +1,5 @@
-// The double's functions about code: modules and libraries beyond the two loads of driver_programs.cpp, attributes of
-// kernels, occupancy, and the newer launches. No kernel runs, and any name is found.
+// The simulated driver: modules and libraries beyond the two loads of driver_programs.cpp, attributes of kernels,
+// occupancy, and the newer launches. No kernel runs, and every kernel name is found.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -10,7 +10,7 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-/// Variables of modules: zeros on the device, allocated at the first query.
+/// Returns a module's variable: zeros on the device, allocated at the first query.
 CUresult global_of(const void* code, const char* name, CUdeviceptr* address, std::size_t* bytes) {
   static auto* const known = new std::map<std::pair<const void*, std::string>, CUdeviceptr>;
   constexpr std::size_t of_each = 4096;
@@ -31,7 +31,7 @@ CUresult global_of(const void* code, const char* name, CUdeviceptr* address, std
 /// The result of every link.
 char linked_code[64];
 
-/// The version that a kernel's code claims to be compiled for. Programs choose among their variants by it.
+/// Returns the version that kernels claim to be compiled for. Programs choose among their variants by it.
 int code_version() {
   static const int named = [] {
     const char* const text = std::getenv("SIMCUDA_CODE_VERSION");

@@ -1,4 +1,4 @@
-// The double's functions about the stream-ordered pool of a device, the only one that there is (async_pool.hpp).
+// The simulated driver: the stream-ordered pool of a device; each device has exactly one (async_pool.hpp).
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -20,14 +20,14 @@ gpu* device_of(CUdevice device) {
 
 CUmemoryPool pool_of(const gpu& device) { return reinterpret_cast<CUmemoryPool>(device.pool.get()); }
 
-/// The most that a pool has held since its mark was set.
+/// The pool's largest figures since the program reset them.
 struct high_marks {
   std::uint64_t used = 0;
   std::uint64_t reserved = 0;
 };
 std::map<const async_pool*, high_marks> high_of;
 
-/// Null: no pool, or that of a device which was reset.
+/// Returns null if there is no such pool, or its device was reset.
 async_pool* find_pool(CUmemoryPool pool) {
   for (const auto& g : the_driver_state().gpus) {
     if (pool_of(*g) == pool) return g->pool.get();
@@ -91,7 +91,7 @@ CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute at
   async_pool* const p = find_pool(pool);
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) std::memcpy(&p->threshold, value, sizeof p->threshold);
-  // "The only value that can be set is zero": the mark starts again at what is there now.
+  // "The only value that can be set is zero": restart the high-water mark at the current value.
   if (attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) high_of[p].reserved = p->reserved();
   if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH) high_of[p].used = p->used();
   return CUDA_SUCCESS;

@@ -1,5 +1,5 @@
-// Driver functions that programs need and gpumem does not: attributes of pointers, and libraries of kernels (which
-// never run).
+// The simulated driver: functions that programs need and gpumem does not: attributes of pointers, and libraries of
+// kernels (which never run).
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -21,7 +21,7 @@ struct CUlib_st {
 
 namespace {
 
-/// By handle. A module has one handle for all its functions: the name of the last.
+/// By handle. All functions of a module share one handle, which has the name of the last.
 std::map<const void*, std::string>& names_of_kernels() {
   static auto* const only = new std::map<const void*, std::string>;
   return *only;
@@ -60,7 +60,7 @@ CUresult give(void* data, Value value) {
   return CUDA_SUCCESS;
 }
 
-/// An attribute of known memory; of other memory, zeros.
+/// Writes an attribute of known memory; zeros for other memory.
 CUresult attribute(void* data, CUpointer_attribute attrib, CUdeviceptr address, const what_is_there& found) {
   const bool known = found.device != nullptr;
   switch (attrib) {
@@ -129,8 +129,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, 
   return CUDA_SUCCESS;
 }
 
-// --- streams' properties
-// ----------------------------------------------------------------------------------------------
+// --- streams' properties -------------------------------------------------------------------------------------------
 
 CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned int* flags) {
   SIMCUDA_ENTER("cuStreamGetFlags");
@@ -150,15 +149,14 @@ CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
   return CUDA_SUCCESS;
 }
 
-// --- libraries of kernels
-// ---------------------------------------------------------------------------------------------
+// --- libraries of kernels ------------------------------------------------------------------------------------------
 
-/// The code is never read, and any kernel name is found.
+/// The code is never read, and every kernel name is found.
 CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned int,
                                    CUlibraryOption*, void**, unsigned int) {
   SIMCUDA_ENTER("cuLibraryLoadData");
   if (code == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // Lazily: without a context, the code is charged with the first kernel that is looked up.
+  // As with lazy loading: without a context, the first kernel lookup charges the code.
   gpu* device = nullptr;
   const std::uint64_t bytes = the_driver_state().config.library_bytes;
   if (bytes != 0 && current(&device) == CUDA_SUCCESS) {
@@ -170,7 +168,7 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_o
   return CUDA_SUCCESS;
 }
 
-// A program's own code, which does not run here: a function is its module.
+// The program's code does not run here, so a function's handle is its module.
 CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* code) {
   SIMCUDA_ENTER("cuModuleLoadData");
   gpu* device = nullptr;

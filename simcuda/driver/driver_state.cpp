@@ -25,7 +25,7 @@ std::uint64_t size(const char* variable, std::uint64_t otherwise) {
   return bytes ? *bytes : otherwise;
 }
 
-/// A card by its ordinal or its whole UUID, as CUDA_VISIBLE_DEVICES names it; -1: none of `cards`.
+/// Finds a card by its ordinal or its whole UUID, as in CUDA_VISIBLE_DEVICES; -1: not among `cards`.
 int named_card(const std::string& name, int cards) {
   const std::string zeros = "GPU-00000000-0000-0000-0000-0000000000";
   char* end = nullptr;
@@ -38,7 +38,7 @@ int named_card(const std::string& name, int cards) {
   return end != nullptr && *end == '\0' && ordinal >= 0 && ordinal < cards ? static_cast<int>(ordinal) : -1;
 }
 
-/// The plain forms alone: a list that ends where an entry names no card.
+/// Applies CUDA_VISIBLE_DEVICES in its plain forms; the list ends at the first entry that names no card.
 void obey_visible_devices(world_config& config) {
   const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
   if (text == nullptr) return;
@@ -51,7 +51,7 @@ void obey_visible_devices(world_config& config) {
   config.devices = static_cast<int>(config.cards.size());
 }
 
-/// What a process that cannot call `configure` says by SIMCUDA_*; see README.md.
+/// Reads the configuration from SIMCUDA_* for processes that cannot call `configure`; see README.md.
 world_config from_environment() {
   world_config c;
   if (const char* const card = std::getenv("SIMCUDA_CARD"); card != nullptr && find_card(card) != nullptr) {
@@ -78,7 +78,7 @@ world_config from_environment() {
   return c;
 }
 
-/// SIMCUDA_FAIL=cuMemAlloc:3:2,cuEventQuery:1:999,cuLaunchKernel:5:700:sticky
+/// Reads planned failures: SIMCUDA_FAIL=cuMemAlloc:3:2,cuEventQuery:1:999,cuLaunchKernel:5:700:sticky
 void plan_failures(driver_state& state) {
   const char* const text = std::getenv("SIMCUDA_FAIL");
   if (text == nullptr) return;
@@ -103,7 +103,7 @@ void make_gpu(gpu& device, const world_config& config) {
   device.pool.reset();
   device.small.reset();
   device.hazards_noted = 0;
-  // One address space for all devices, as unified addressing has it.
+  // All devices share one address space, as with unified addressing.
   constexpr std::uint64_t address_space_bytes = std::uint64_t{1} << 43;
   const address first_address =
       sim_config{}.first_address + static_cast<std::uint64_t>(device.ordinal) * address_space_bytes;
@@ -147,7 +147,7 @@ void reset(driver_state& state, const world_config& config) {
   state.any_failure = false;
   forget_calls(state);
   ++state.generation;
-  // Records that a handle may still point to stay: it is then refused, and not followed into nothing.
+  // Keep records that a handle may point to, so that stale handles are refused and do not crash.
   for (const auto& c : state.contexts) c->alive = false;
   for (const auto& s : state.streams) s->context = nullptr;
   for (const auto& e : state.events) e->alive = false;
@@ -186,11 +186,11 @@ void configure(const world_config& config) {
   driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
   reset(w, config);
-  plan_failures(w);  // of the environment, which every world of the process has
+  plan_failures(w);  // the environment's failures apply to every configuration
 }
 
-// A driver that was initialised before a fork does not work in the child, nor in the child's own children.
-// The locks are held across the fork, so that the child does not inherit them locked by a thread that it lacks.
+// A driver that was initialised before a fork does not work in the child, nor in its children. Holds the locks across
+// the fork, so that the child does not inherit them locked by a thread that does not exist there.
 void refuse_forked_children() {
   static const int registered = ::pthread_atfork(
       [] {
@@ -214,7 +214,7 @@ void refuse_forked_children() {
 
 void publish_held() {
   const driver_state& w = the_driver_state();
-  if (w.forked) return;  // the parent's memory, which it publishes itself
+  if (w.forked) return;  // the memory is the parent's, which publishes it
   for (const auto& g : w.gpus) w.shared->publish(g->card, own_bytes(*g));
 }
 
@@ -301,7 +301,7 @@ CUstream new_stream(CUcontext context, unsigned int flags) {
   return s;
 }
 
-// The legacy stream has a record of its own for each thread, with the device's default stream behind it.
+// Each thread has its own record of the legacy stream, backed by the device's default stream.
 CUresult find_stream(CUstream handle, CUstream_st** stream, gpu** device) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
     CUcontext context = nullptr;
@@ -343,7 +343,7 @@ stream_ref stream_of(CUstream handle) {
     const CUcontext context = current_context();
     return context != nullptr ? context->legacy : stream_ref{};
   }
-  // A handle that is no stream's stays what it is, and the sim_device refuses it.
+  // Passes an unknown handle on unchanged; the sim_device refuses it.
   const auto known = std::find_if(w.streams.begin(), w.streams.end(),
                                   [handle](const auto& candidate) { return candidate.get() == handle; });
   if (handle != CU_STREAM_PER_THREAD && (known == w.streams.end() || handle->context == nullptr)) return {handle};

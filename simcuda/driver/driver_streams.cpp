@@ -1,4 +1,4 @@
-// The double's functions about streams, events and launches.
+// The simulated driver: streams, events and launches.
 #include <algorithm>
 #include <chrono>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kernel_ns = 20'000;
 
-/// The event, if it belongs to this world and is not destroyed.
+/// Checks that the event exists and is not destroyed.
 CUresult check_event(CUevent event) {
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (!event->alive) return undefined_use("an event that is destroyed");
@@ -51,8 +51,8 @@ CUresult captured_event(CUevent_st& event) {
   return CUDA_ERROR_CAPTURED_EVENT;
 }
 
-/// Requires that the thread may wait (`unsafe_call`). The device under gpumem refuses every wait while one of its
-/// streams captures; the driver refuses only what concerns that stream, which `query` does.
+/// Requires that the thread may wait (`unsafe_call`). sim_device refuses every wait while one of its streams captures;
+/// the driver refuses only waits on that stream, which `query` does.
 CUresult wait_for(gpu& device, gpumem::fence fence) {
   const auto& all = the_driver_state().streams;
   if (std::none_of(all.begin(), all.end(), [](const auto& stream) { return stream->graph != nullptr; })) {
@@ -65,8 +65,8 @@ CUresult wait_for(gpu& device, gpumem::fence fence) {
   return seen ? CUDA_SUCCESS : error_of(seen.why());
 }
 
-/// The host's clock is virtual, so the work that a host polls for would never end. A thread that has asked so often in
-/// a row, and submitted nothing in between, waits: time passes on the device as it passes here.
+/// Advances the virtual clock, or polled work would never finish. After 32 polls in a row without new work, device time
+/// passes as fast as the host's.
 void pass_time_while_polling(gpu& device) {
   constexpr unsigned polls_of_a_wait = 32;
   thread_local struct {
@@ -229,8 +229,9 @@ CUresult CUDAAPI cuCtxRecordEvent(CUcontext context, CUevent h_event) {
   if (context == nullptr || context != h_event->context) return CUDA_ERROR_INVALID_HANDLE;
   if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (const CUresult bad = context->broken.load(); bad != CUDA_SUCCESS) return bad;
-  // "The API will return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if the specified context hCtx has a stream in the
-  // capture mode. In such a case, the call will invalidate all the conflicting captures." Whatever the thread's mode.
+  // Holds in every capture mode of the thread: "The API will return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if the
+  // specified context hCtx has a stream in the capture mode. In such a case, the call will invalidate all the
+  // conflicting captures."
   gpumem::sim_device& sim = *context->device->sim;
   const auto f = context->number == 0 ? sim.record_context() : sim.record_in_context(context->number);
   if (!f) return error_of(f.why());
@@ -276,7 +277,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent h_event, unsigned in
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
   if (h_event->context->device != device)
-    return wait_for(*h_event->context->device, h_event->fence);  // clocks are not shared
+    return wait_for(*h_event->context->device, h_event->fence);  // devices have separate clocks
   return error_of(device->sim->wait_stream(s->sim, h_event->fence));
 }
 
@@ -292,7 +293,7 @@ CUresult CUDAAPI cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
     const auto done = e.context->device->sim->done_ns(e.fence);
     if (!done) return error_of(done.why());
     if (*done > e.context->device->sim->now_ns()) return CUDA_ERROR_NOT_READY;
-    passed_ns[i] = std::max(*done, e.recorded_ns);  // an idle stream passes it when it is recorded
+    passed_ns[i] = std::max(*done, e.recorded_ns);  // an idle stream reaches the event when it is recorded
   }
   *ms = (static_cast<float>(passed_ns[1]) - static_cast<float>(passed_ns[0])) * 1e-6F;
   return CUDA_SUCCESS;
@@ -300,7 +301,7 @@ CUresult CUDAAPI cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
 
 // --- launches -------------------------------------------------------------------------------------------------------
 
-/// No kernel runs; the stream is busy for a fixed time.
+/// Runs no kernel; the stream is busy for a fixed time.
 CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned int, unsigned int, unsigned int, unsigned int,
                                 unsigned int, unsigned int, unsigned int, CUstream handle, void** /*arguments*/,
                                 void** /*extra*/) {
@@ -333,7 +334,7 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
       return CUDA_SUCCESS;
     }
   }
-  function(data);  // immediately: the host's work here never waits for a device
+  function(data);  // run immediately: host functions here never wait for a device
   return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,6 @@
-// The double's functions by name, for cuGetProcAddress.
+// The simulated driver's functions by name, for cuGetProcAddress.
 //
-// Their types are of no interest here, so this file goes without the header and declares them as mere symbols.
+// Only addresses matter here, so this file declares the functions as plain symbols and does not include cuda.h.
 #include "driver_table.hpp"
 
 #include <cstring>

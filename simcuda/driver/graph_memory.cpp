@@ -1,8 +1,8 @@
 // Memory nodes of graphs: cuMemAllocAsync and cuMemFreeAsync on a capturing stream.
 //
-// A card takes the memory when the graph is first launched; here it is taken with the node, which is harsher to a
-// program near its limit. It goes back when the device's graph memory is trimmed, as on a card. The sentences in
-// quotation marks are those of the driver's documentation (cuGraphAddMemAllocNode, if no other is named).
+// A card allocates the memory when the graph is first launched; the simulated driver allocates it with the node, which
+// is stricter near a memory limit. It is freed when the device's graph memory is trimmed, as on a card. Quoted
+// sentences are from the driver's documentation (cuGraphAddMemAllocNode, unless another function is named).
 #include "graph_memory.hpp"
 
 #include <algorithm>
@@ -96,17 +96,16 @@ std::optional<CUresult> free_of_graph(CUdeviceptr address) {
   return CUDA_SUCCESS;
 }
 
-// "The allocation can be accessed by nodes ordered after the allocation node but before the free node." What is not
-// freed in its graph "can be accessed [...] also by stream operations ordered after the graph's execution but before
-// the allocation is freed".
+// "The allocation can be accessed by nodes ordered after the allocation node but before the free node." An allocation
+// that its graph does not free "can be accessed [...] also by stream operations ordered after the graph's execution but
+// before the allocation is freed".
 CUresult reach_in_graphs(const CUstream_st& stream, CUdeviceptr address) {
   const found_block b = block_around(address);
   if (b.block == nullptr) return CUDA_SUCCESS;
   if (stream.graph != nullptr && stream.graph == b.block->owner) {
     return b.block->freed_by_owner ? undefined_use("memory that its graph has freed") : CUDA_SUCCESS;
   }
-  if (b.block->live || stream.graph != nullptr)
-    return CUDA_SUCCESS;  // use in another graph is checked at that graph's launch
+  if (b.block->live || stream.graph != nullptr) return CUDA_SUCCESS;  // another graph's use is checked at its launch
   return undefined_use("memory of a graph that has not run, or that is freed");
 }
 
@@ -142,7 +141,7 @@ bool run_node(const captured_use& captured) {
 }
 
 // cuDeviceGraphMemTrim: "Blocks which are not in use by a graph that is either currently executing or scheduled to
-// execute are freed back to the operating system." What a graph may still run with stays, so that its addresses do.
+// execute are freed back to the operating system." Keeps memory that a graph may still use, so that its addresses stay.
 void trim_graph_memory(gpu& device) {
   const auto captures = [&device](const auto& stream) {
     return stream->context != nullptr && stream->context->device == &device && stream->graph != nullptr;

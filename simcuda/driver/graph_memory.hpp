@@ -1,4 +1,4 @@
-// Memory that belongs to graphs: graph_memory.cpp has the rules.
+// Memory that belongs to graphs. graph_memory.cpp documents the rules.
 #pragma once
 
 #include <cuda.h>
@@ -14,13 +14,13 @@ namespace gpumem::simcuda {
 struct gpu;
 struct captured_use;
 
-/// An allocation node's memory.
+/// The memory of an allocation node.
 struct graph_block {
   std::uint64_t bytes = 0;
   CUgraph owner = nullptr;
   bool freed_by_owner = false;    ///< by a node of its own graph
   bool freed_by_another = false;  ///< by a node of another graph
-  bool live = false;              ///< allocated by a launch, and not freed since
+  bool live = false;              ///< allocated by a launch and not freed since
 };
 
 struct graph_memory {
@@ -29,16 +29,16 @@ struct graph_memory {
 };
 graph_memory graph_memory_of(const gpu& device);
 
-/// On a capturing stream.
+/// Allocates or frees on a capturing stream.
 CUresult allocate_in_graph(CUstream_st& stream, gpu& device, CUdeviceptr* address, std::size_t bytes);
 CUresult free_in_graph(CUstream_st& stream, CUdeviceptr address);
-/// A free outside any capture; empty if the memory belongs to no graph.
+/// Frees outside any capture; empty if the memory belongs to no graph.
 std::optional<CUresult> free_of_graph(CUdeviceptr address);
-/// Whether work on the stream may touch the bytes, as far as they belong to a graph.
+/// Whether work on the stream may use the bytes. Restricts only bytes that belong to a graph.
 CUresult reach_in_graphs(const CUstream_st& stream, CUdeviceptr address);
 CUresult may_instantiate(CUgraph graph);
 CUresult may_launch(const CUgraphExec_st& exec);
-/// False for work that neither allocates nor frees.
+/// Runs an allocation or free node; false for other work.
 bool run_node(const captured_use& captured);
 /// Frees memory that no graph can use any more.
 void trim_graph_memory(gpu& device);

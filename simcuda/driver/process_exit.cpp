@@ -1,5 +1,5 @@
-// Notes the status of a process that leaves by _exit, as Python's multiprocessing does: exit() alone runs handlers.
-// Only in the driver's double as a library, in front of the C library's function.
+// Records the status of a process that leaves by _exit, as Python's multiprocessing does: only exit() runs handlers.
+// Part of the simulated driver as a library only, where it replaces the C library's function.
 #include <sys/syscall.h>
 #include <unistd.h>
 

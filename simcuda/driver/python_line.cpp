@@ -13,7 +13,7 @@ namespace {
 std::atomic<int> with_signal = 0;
 std::atomic<int> into_file = -1;
 
-/// The stack as faulthandler writes it; empty where the signal is blocked, or the thread has no Python.
+/// Returns the stack in faulthandler's format; empty if the signal is blocked, or the thread has no Python.
 std::string stack_here() {
   const int file = into_file;
   struct sigaction current_action {};
@@ -27,7 +27,7 @@ std::string stack_here() {
   return text;
 }
 
-/// `  File "train.py", line 12 in step`; empty: no such line.
+/// Parses `  File "train.py", line 12 in step`; empty if the line has another form.
 std::string place_in(std::string_view line) {
   constexpr std::string_view begin = "  File \"";
   constexpr std::string_view middle = "\", line ";

@@ -1,6 +1,6 @@
-// Uses that a card does not allow, and uses that it leaves undefined.
+// Uses that a card does not allow, and uses that the documentation leaves undefined.
 //
-// The sentences in quotation marks are those of the driver's documentation that each rule models.
+// Quoted sentences are from the driver's documentation; each rule models one.
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
@@ -104,11 +104,12 @@ CUresult ready_for_work(CUstream_st& stream) {
 // --- memory of other devices ----------------------------------------------------------------------------------------
 
 // cuMemSetAccess: "Given the virtual address range via ptr and size, and the locations in the array given by desc and
-// count, set the access flags for the target locations": who is not named has none, whatever cuCtxEnablePeerAccess did.
+// count, set the access flags for the target locations". Other locations have no access, even after
+// cuCtxEnablePeerAccess.
 CUresult reach(CUcontext context, std::uint64_t address, bool by_kernel) {
   const gpu* const holder = holder_of(address);
   if (holder == nullptr) return CUDA_SUCCESS;  // not allocated on any device; the referee checks it
-  // A copy may go by way of the host; a kernel needs the other device's memory in its own address space.
+  // A copy may pass through the host; a kernel needs the other device's memory in its own address space.
   bool may = holder == context->device || !by_kernel || context->peers.count(holder->primary) != 0;
   if (const auto found = holder->mapped.upper_bound(address); found != holder->mapped.begin()) {
     const auto& [begin, pages] = *std::prev(found);
@@ -126,7 +127,7 @@ std::atomic<bool> any_destructor = false;
 
 namespace {
 
-// Number of further driver calls, by this thread or by another, before the destructors run.
+// Number of driver calls, by any thread, before the destructors run.
 constexpr unsigned calls_before_destructors = 3;
 
 struct dying_objects {
@@ -144,7 +145,7 @@ struct outcome {
   bool done = false;
 };
 
-/// Runs destructors on another thread and waits for it, with a limit because a destructor may wait for this thread.
+/// Runs destructors on another thread and waits for a limited time, because a destructor may wait for this thread.
 void run_on_another_thread(std::vector<CUuserObject> objects) {
   auto shared_outcome = std::make_shared<outcome>();
   std::thread{[objects = std::move(objects), shared_outcome] {

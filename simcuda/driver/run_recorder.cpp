@@ -45,8 +45,8 @@ void note_used(const gpu& device, card_record& card) {
   card.peak_used_ns = since_begin_ns();
 }
 
-/// A file of its own for each program that the process has become: one that executes another keeps its figures. -1:
-/// there is none.
+/// Creates the file for the current program: a process that executes another program keeps the former file. -1 on
+/// failure.
 int make_record_file(const std::string& folder) {
   const std::string start = folder + "/" + std::to_string(::getpid());
   int file = -1;
@@ -160,7 +160,7 @@ void write(char (&buffer)[Size], std::string_view text) {
   buffer[text.copy(buffer, Size - 1)] = '\0';
 }
 
-/// A line costs a signal: looked for at the first reads, and ever more seldom later.
+/// Finding a line costs a signal, so this samples all of the first reads and then ever fewer.
 void note_place_of_read() {
   constexpr std::uint64_t always_looked = 256;
   const std::uint64_t reads = record->untrue_values_read;
@@ -205,7 +205,7 @@ void note_undefined(std::string_view description) {
 
 namespace {
 
-/// The handle by which the program knows the stream; 0: a default stream.
+/// Returns the program's handle of the stream; 0: a default stream.
 std::uint64_t handle_of(stream_ref stream) {
   for (const auto& each : the_driver_state().streams) {
     if (each->context != nullptr && each->sim.handle == stream.handle)

@@ -1,4 +1,4 @@
-// Memory of cards that other processes hold, too (shared_cards.hpp): looked up before anything is taken.
+// Locks cards that other processes share (shared_cards.hpp) and reads their usage before an allocation.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace gpumem::simcuda {
 
-/// While it lives, no other process takes memory, and `on` knows what they hold. Where nothing is shared, nothing.
-/// Under the world's lock.
+/// In its scope no other process allocates on the cards, and `device` knows the others' usage. Does nothing if the
+/// cards are not shared. Requires the driver state's lock.
 class shared_cards_lock {
  public:
   explicit shared_cards_lock(gpu& device) : cards_{the_driver_state().shared.get()} {
@@ -16,7 +16,7 @@ class shared_cards_lock {
     cards_->lock();
     const std::uint64_t foreign_bytes = cards_->held_by_others(device.card);
     device.sim->set_foreign_bytes(foreign_bytes -
-                                  std::min(foreign_bytes, device.imported_bytes));  // what is imported is in both
+                                  std::min(foreign_bytes, device.imported_bytes));  // imports count in both figures
   }
   ~shared_cards_lock() {
     if (cards_ == nullptr) return;

@@ -1,8 +1,8 @@
 // Serves small cuMemAlloc requests as a driver does: several share one 2 MiB segment, at least 512 bytes apart.
 //
-// First fit, found by the sizes of the segments' largest holes, so that a million blocks cost little more each than a
-// few. A segment goes back to the device with its last block. No lock: the world's. Invariant: each segment is in the
-// set of `by_hole_` that its largest hole belongs to.
+// First fit, indexed by the size of each segment's largest hole, so that the cost per block hardly grows with their
+// number. The last free in a segment returns it to the device. No lock of its own; requires the driver state's lock.
+// Invariant: each segment is in the set of `by_hole_` for its largest hole.
 #pragma once
 
 #include <algorithm>
@@ -80,7 +80,7 @@ class small_blocks {
     address end;
   };
   struct segment {
-    std::vector<hole> holes{};  ///< in order of address; no two are adjacent
+    std::vector<hole> holes{};  ///< by address; no two are adjacent
     std::uint64_t live = 0;     ///< blocks
     std::uint64_t largest_hole = 0;
   };
@@ -91,11 +91,11 @@ class small_blocks {
 
   static constexpr address nowhere = UINT64_MAX;
 
-  /// The lowest segment with a hole of at least this many bytes.
+  /// Returns the lowest segment with a hole of at least this many bytes.
   [[nodiscard]] address first_with_room(std::uint64_t bytes) const {
     const auto own = static_cast<std::size_t>(std::bit_width(bytes));
     address lowest = nowhere;
-    for (std::size_t i = own + 1; i < by_hole_.size(); ++i) {  // every segment of these sets has room
+    for (std::size_t i = own + 1; i < by_hole_.size(); ++i) {  // every segment in these sets has room
       if (!by_hole_[i].empty()) lowest = std::min(lowest, *by_hole_[i].begin());
     }
     for (const address begin : by_hole_[own]) {
@@ -109,7 +109,7 @@ class small_blocks {
   static std::size_t set_of(const segment& owner) {
     return static_cast<std::size_t>(std::bit_width(owner.largest_hole));
   }
-  /// Updates the largest hole after it has shrunk; often there is another one of its size.
+  /// Updates `largest_hole` after that hole has shrunk; often another one has the same size.
   static void find_largest(segment& owner) {
     const std::uint64_t before = std::exchange(owner.largest_hole, 0);
     for (const hole& h : owner.holes) {

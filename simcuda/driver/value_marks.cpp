@@ -11,7 +11,7 @@ value_marks& the_value_marks() {
   return *only;
 }
 
-/// The first range that ends behind the address.
+/// Returns the first range that ends after the address.
 value_marks::ranges_by_begin::const_iterator value_marks::first_behind(std::uint64_t address) const {
   auto found = ranges_.upper_bound(address);
   if (found != ranges_.begin()) {

@@ -1,10 +1,10 @@
-// Which bytes of the cards' memory have values that a card would have, too.
+// Marks the bytes of the cards' memory whose values a real card would have, too.
 //
-// Kernels do nothing here, but some programs' small operations are computed on the host (simcuda/values), and copies
-// and fills move bytes. A mark says of a byte whether its value is true, and whether it reads as zero although its
-// memory holds something else: what an operation that was not computed would have written. Those zeros are written when
-// the bytes are read, so that large blocks are never touched. Marks decide warnings and the words of a verdict, and
-// nothing else. Bytes without a mark are untrue, and read as they are.
+// Kernels do nothing here, but the small operations of some programs are computed on the host (simcuda/values), and
+// copies and fills move bytes. A mark says whether a byte is true (a card would have the same value), and whether it
+// must read as zero although memory holds another value: the result of an operation that was not computed. Those zeros
+// are written only when the bytes are read, so that large blocks are never touched. Marks affect only warnings and the
+// text of a verdict. Bytes without a mark are untrue and read unchanged.
 #pragma once
 
 #include <cstdint>
@@ -15,31 +15,31 @@ namespace gpumem::simcuda {
 
 struct value_mark {
   bool computed = false;  ///< the value is true
-  bool zero_due = false;  ///< the value is zero, and the memory does not hold it yet
+  bool zero_due = false;  ///< the value is zero, but memory does not hold it yet
 };
 
 class value_marks {
  public:
   void set(std::uint64_t begin, std::uint64_t bytes, value_mark mark);
   void erase(std::uint64_t begin, std::uint64_t bytes);
-  /// The marks of `src` become those of `dst`; both are `bytes` long.
+  /// Copies the marks of `src` to `dst`; both ranges have `bytes` bytes.
   void copy(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes);
-  /// Something may have written anywhere: nothing is true any more. Bytes and zeros that are due stay.
+  /// Makes every byte untrue, because a kernel may have written anywhere. Keeps bytes and due zeros.
   void doubt_all();
-  /// Every byte is true. An empty range is.
+  /// Whether every byte is true; yes for an empty range.
   [[nodiscard]] bool all_computed(std::uint64_t begin, std::uint64_t bytes) const;
-  /// Every byte is zero, whatever memory holds.
+  /// Whether every byte reads as zero, whatever memory holds.
   [[nodiscard]] bool all_zero_due(std::uint64_t begin, std::uint64_t bytes) const;
-  /// Writes the zeros that are due in the range into memory. Returns whether every byte is true.
+  /// Writes the due zeros of the range into memory. Returns whether every byte is true.
   bool write_zeros(std::uint64_t begin, std::uint64_t bytes);
-  /// Ranges with a mark.
+  /// Returns the number of ranges with a mark.
   [[nodiscard]] std::size_t ranges() const;
 
  private:
   struct range {
     std::uint64_t end = 0;
     bool zero_due = false;
-    std::uint64_t epoch = 0;  ///< true where it is `epoch_` or later; 0: never
+    std::uint64_t epoch = 0;  ///< true if at least `epoch_`; 0: never
   };
   using ranges_by_begin = std::map<std::uint64_t, range>;
 

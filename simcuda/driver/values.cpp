@@ -14,7 +14,7 @@ namespace gpumem::simcuda {
 namespace {
 
 constexpr std::uint64_t kept_without_values = std::uint64_t{64} << 10;
-std::atomic<std::uint64_t> kept_bytes = 0;  // 0: nobody computes values
+std::atomic<std::uint64_t> kept_bytes = 0;  // 0: values are not computed
 
 struct answered_reads {
   bool active = false;
@@ -26,7 +26,7 @@ thread_local answered_reads answered;
 
 std::uint64_t number_of(const void* ptr) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(ptr)); }
 bool moves(std::uint64_t bytes) { return !the_driver_state().config.lazy_values || bytes <= kept_value_bytes(); }
-/// A count, or yes or no, that an operation reads back while it runs.
+/// Whether the size is that of a count or a boolean that an operation reads back while it runs.
 bool is_answered(std::uint64_t bytes) {
   return answered.active && (bytes == 1 || bytes == sizeof(std::int32_t) || bytes == sizeof(std::int64_t));
 }

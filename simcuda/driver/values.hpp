@@ -1,4 +1,4 @@
-// What happens to values: which of them copies, fills and kernels make, and which of them the host reads.
+// Values of memory: writes by copies, fills and kernels, and reads by the host.
 #pragma once
 
 #include <cuda.h>
@@ -10,25 +10,25 @@
 
 namespace gpumem::simcuda {
 
-/// Copies and fills of more bytes move nothing where the world keeps values lazily.
+/// With lazy values, copies and fills of more bytes than this move nothing.
 std::uint64_t kept_value_bytes();
-/// Somebody computes the program's small operations (`simcuda_compute_values`): marks are kept.
+/// Whether the program's small operations are computed (`simcuda_compute_values`); then memory has marks.
 bool values_computed();
 
-/// These move the bytes, with their marks. The caller has checked the arguments.
+/// Moves the bytes and their marks. Requires valid arguments.
 void copy_values(void* dst, const void* src, std::uint64_t bytes, bool to_device, bool from_device);
-/// Of a fill with `value`, of which `write` writes all.
+/// Fills the bytes; `write` writes all of them, `zero` says that their value is zero.
 void fill_values(std::uint64_t address, std::uint64_t bytes, bool zero, const std::function<void()>& write);
-/// The word is true from now on.
+/// Marks the word as true.
 void write_value(std::uint64_t address, std::uint64_t bytes);
-/// The host is about to read these bytes: counts them, and whether they are true.
+/// Counts bytes that the host is about to read, and whether they are true.
 void read_values(std::uint64_t address, std::uint64_t bytes);
-/// The memory belongs to nobody any more.
+/// Drops the marks of freed memory.
 void forget_values(std::uint64_t address, std::uint64_t bytes);
-/// A kernel of the calling thread: outside an operation that marks its results, nothing is true from here on. `name` is
-/// for the report.
+/// Notes a kernel of the calling thread. Outside an operation that marks its results, it makes every byte untrue.
+/// `name` is for the report.
 void kernel_writes(std::string_view name);
-/// As the program asked for it.
+/// Returns the name by which the program looked the kernel up.
 std::string kernel_name(CUfunction function);
 
 }  // namespace gpumem::simcuda

@@ -8,11 +8,11 @@
 
 namespace {
 
-/// One line is one write, so that lines of several libraries and processes stay whole.
+/// Writes each line with one write(), so that lines of several libraries and processes stay whole.
 void log_once(const char* name, const char* answer) {
   static const char* const target = std::getenv("SIMCUDA_LOG");
   if (target == nullptr || *target == '\0' || std::string{target} == "0") return;
-  static auto* const mutex = new std::mutex;  // for good: programs call while they exit
+  static auto* const mutex = new std::mutex;  // never destroyed: programs call while they exit
   static auto* const seen = new std::set<std::string>;
   const std::lock_guard lock{*mutex};
   if (!seen->insert(name).second) return;

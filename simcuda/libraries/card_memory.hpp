@@ -1,6 +1,6 @@
 /// Memory that a library allocates on the card for itself, charged through the driver like the program's.
 ///
-/// A variable sets the amount (`gpumem simulate` fills it in from its table); unset or 0 charges nothing.
+/// An environment variable sets the amount (`gpumem simulate` sets it from its table); unset or 0 charges nothing.
 #pragma once
 
 #include <dlfcn.h>
@@ -22,7 +22,7 @@ class card_memory {
     if (const auto back = std::exchange(give_back_, nullptr); back != nullptr) static_cast<void>(back(address_));
   }
 
-  /// Allocates the bytes that the variable sets on the current device. False if the card has no room.
+  /// Allocates the bytes of the variable on the current device. False if the card has no room.
   bool take(const char* variable) {
     const char* const text = std::getenv(variable);
     const unsigned long long bytes = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);

@@ -1,5 +1,5 @@
-// cuBLASLt: descriptors that keep their attributes, and a heuristic that knows one algorithm, without workspace of its
-// own choice. The descriptors live in the program's opaque structures, as the real library's do.
+// cuBLASLt: descriptors that keep their attributes, and a heuristic that returns one algorithm without workspace.
+// Descriptors are stored in the program's opaque structures, as in the real library.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -82,7 +82,7 @@ cublasStatus_t destroy(const Opaque* opaque) {
 
 }  // namespace
 
-void* simcuda_stream_of(void*) { return nullptr; }  // none: each call names its own stream
+void* simcuda_stream_of(void*) { return nullptr; }  // handles have none: each call names its stream
 
 extern "C" {
 

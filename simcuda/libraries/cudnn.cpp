@@ -1,7 +1,7 @@
-// cuDNN: handles, versions, descriptors, and the sizes that programs query. Workspaces are 0 bytes: cuDNN chooses its
-// algorithms, and with them their workspaces, by measurements on the real card (README.md).
+// cuDNN: handles, versions, descriptors, and size queries. Workspaces are 0 bytes: the real cuDNN chooses algorithms,
+// and so their workspaces, by measurements on the card (README.md).
 //
-// Written without cuDNN's header, which the Toolkit does not bring: statuses and enumerators are their documented
+// Written without cuDNN's header, which the Toolkit does not include: statuses and enumerators are their documented
 // values.
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,8 @@
-// cuDNN's graph interface: descriptors that keep their attributes. Every operation graph has one engine, with one
+// cuDNN's graph interface: descriptors that keep their attributes. Every operation graph has one engine with one
 // configuration, no knobs, and no workspace unless SIMCUDA_CUDNN_WORKSPACE=converted.
 //
-// With it, a forward convolution of 16-bit tensors with channels first keeps its input, filter and output in the order
-// of tensor cores in its workspace, as published peaks show (docs/simulate.md). Nothing is published of others.
+// With that setting, a forward convolution of 16-bit channels-first tensors needs a workspace for its input, filter and
+// output in tensor-core order, which matches published peaks (docs/simulate.md). No figures are published for others.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -17,7 +17,7 @@ namespace {
 constexpr int success = 0;
 constexpr int bad_parameter = 2000;
 constexpr int type_backend_descriptor = 15;
-// Attributes whose values cuDNN computes, by their documented numbers.
+// Attributes that cuDNN computes, by their documented numbers.
 constexpr int engineheur_operation_graph = 201;
 constexpr int engineheur_results = 202;
 constexpr int enginecfg_engine = 300;
@@ -44,8 +44,8 @@ struct value {
 
 struct backend_descriptor {
   std::map<int, value> attributes;
-  std::int64_t converted[3] = {};    ///< of a forward convolution: its filter, input and output
-  std::int64_t workspace_bytes = 0;  ///< of its graph, and of what is made of that
+  std::int64_t converted[3] = {};    ///< bytes of a forward convolution's filter, input and output
+  std::int64_t workspace_bytes = 0;  ///< of the descriptor's operation graph
 };
 
 std::size_t size_of(int type) {
@@ -74,13 +74,14 @@ std::vector<Element> elements_of(const backend_descriptor& descriptor, int name)
   return elements;
 }
 
-/// Null: the attribute names none.
+/// Returns the descriptor that an attribute names; null if it names none.
 const backend_descriptor* descriptor_in(const backend_descriptor& descriptor, int name) {
   const auto all = elements_of<const backend_descriptor*>(descriptor, name);
   return all.empty() ? nullptr : all.front();
 }
 
-/// Of a tensor of 16-bit values whose channels are not innermost and fill whole units of tensor cores; 0: another one.
+/// Returns the tensor's bytes if it is 16-bit, its channels are not innermost and they fill whole tensor-core units;
+/// else 0.
 std::int64_t bytes_to_convert(const backend_descriptor* tensor) {
   if (tensor == nullptr) return 0;
   constexpr int half = 2;
@@ -97,7 +98,7 @@ std::int64_t bytes_to_convert(const backend_descriptor* tensor) {
   return bytes;
 }
 
-/// What a descriptor takes over from those that it is made of, which may be destroyed before it is used.
+/// Copies the sizes from the descriptors that the attribute names, because these may be destroyed before use.
 void follow(backend_descriptor& descriptor, int name) {
   if (name >= convolution_forward_filter && name <= convolution_forward_output) {
     descriptor.converted[name - convolution_forward_filter] = bytes_to_convert(descriptor_in(descriptor, name));
@@ -152,7 +153,7 @@ int cudnnBackendGetAttribute(void* descriptor, int name, int type, std::int64_t 
   if (descriptor == nullptr || wanted < 0) return bad_parameter;
   const auto& backend = *static_cast<const backend_descriptor*>(descriptor);
   switch (name) {
-    case engineheur_results:  // a configuration: the caller's own descriptor is filled in
+    case engineheur_results:  // fills in the caller's descriptor with a configuration
       if (wanted > 0 && elements != nullptr) {
         auto* const made = *static_cast<backend_descriptor**>(elements);
         if (made != nullptr) made->workspace_bytes = backend.workspace_bytes;

@@ -1,4 +1,4 @@
-// cuSOLVER: handles. The sizes of its workspaces are unknown here, so functions with a workspace are not supported.
+// cuSOLVER: handles. Workspace sizes are unknown here, so functions with a workspace are not supported.
 #include <cusolverDn.h>
 
 struct cusolverDnContext {

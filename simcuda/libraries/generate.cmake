@@ -1,8 +1,8 @@
-# Writes OUTPUT: one function for each name that HEADERS or NAMES has with the PREFIX and that OBJECTS do not define.
+# Writes OUTPUT: one function for each name with the PREFIX in HEADERS or NAMES that OBJECTS do not define.
 #
-# A function that computes answers success, 0: its kernels would do nothing here. A function that has to tell the caller
-# something (Get, Query, a size, a handle) answers REFUSAL, so that no program goes on with a figure that nobody gave.
-# A function that computes and whose name matches STREAMED has the library's handle for its first argument.
+# A function that computes returns success, 0: its kernels would do nothing here. A function that returns information (Get,
+# Query, a size, a handle) returns REFUSAL, so that no program continues with an invented figure. A function that computes
+# and matches STREAMED takes the library's handle as its first argument.
 
 set(names "")
 foreach(header IN LISTS HEADERS)

@@ -1,6 +1,6 @@
-# Stand-ins for the libraries that programs load beside the driver and the runtime, each a shared library of the real
-# one's soname in simcuda/. What has a meaning for memory is written by hand; every other function is generated from its
-# name: from the public header where the Toolkit has it, and from names/<library>.names.
+# Simulated versions of the libraries that programs load beside the driver and the runtime: shared libraries in simcuda/
+# with the real sonames. Functions that affect memory are written by hand; all others are generated from their names in
+# the public header, if the Toolkit has it, and in names/<library>.names.
 
 set(libraries ${CMAKE_CURRENT_LIST_DIR})
 
@@ -12,8 +12,8 @@ foreach(part simcuda_called simcuda_launch)
 endforeach()
 
 # simcuda_library(NAME cublas SOVERSION 13 OF_CUDA12 12 PREFIX cublas REFUSAL 15 [NODE version node] [HEADERS ...] [SOURCES ...])
-# STREAMED is a pattern of the functions that take the handle first and work on its stream.
-# REFUSAL is the library's own "not supported". OF_CUDA12 is the number in its soname there, where that is another.
+# STREAMED: pattern of functions that take the handle first and work on its stream.
+# REFUSAL: the library's own "not supported". OF_CUDA12: the number in its CUDA 12 soname, if different.
 function(simcuda_library)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;SOVERSION;OF_CUDA12;PREFIX;REFUSAL;NODE;STREAMED" "HEADERS;SOURCES")
   set(name ${arg_NAME})
@@ -75,7 +75,7 @@ function(simcuda_library)
   target_link_options(${target}_of_cuda12 PRIVATE LINKER:--version-script,${simcuda_dir}/${name}12.map LINKER:-Bsymbolic)
   set_target_properties(${target}_of_cuda12 PROPERTIES OUTPUT_NAME ${name} VERSION ${arg_OF_CUDA12}
                         SOVERSION ${arg_OF_CUDA12} LIBRARY_OUTPUT_DIRECTORY ${simcuda_dir}/cuda12 CXX_EXTENSIONS OFF)
-  add_dependencies(${target}_of_cuda12 ${target})  # which generates the stubs
+  add_dependencies(${target}_of_cuda12 ${target})  # generates the stubs
   set_property(GLOBAL APPEND PROPERTY SIMCUDA_LIBRARIES_OF_CUDA12 ${target}_of_cuda12)
 endfunction()
 
@@ -98,7 +98,7 @@ simcuda_library(NAME nvrtc SOVERSION 13 OF_CUDA12 12 PREFIX nvrtc REFUSAL 11 SOU
 simcuda_library(NAME cupti SOVERSION 13 OF_CUDA12 12 PREFIX cupti REFUSAL 27 SOURCES cupti.cpp
                 HEADERS cupti_activity.h cupti_callbacks.h cupti_result.h cupti_version.h cupti_events.h cupti_metrics.h)
 simcuda_library(NAME nvidia-ml SOVERSION 1 PREFIX nvml REFUSAL 3 NODE none SOURCES nvml.cpp ../cards.cpp ../shared_cards.cpp)
-# It reads sizes as the driver does.
+# NVML parses sizes as the driver does.
 target_include_directories(simcuda_libnvidia-ml_objects PRIVATE $<TARGET_PROPERTY:gpumem_base,INTERFACE_INCLUDE_DIRECTORIES>)
 gpumem_use_layers(simcuda_libnvidia-ml base)
 
@@ -110,11 +110,11 @@ endif()
 add_custom_target(simcuda_libraries
                   DEPENDS simcuda_shared simcudart_shared ${simcuda_all_libraries} ${simcuda12_libraries})
 
-# What Python runs when it starts under `gpumem simulate`.
+# Modules that Python runs at start under `gpumem simulate`.
 foreach(file sitecustomize.py gpumem_referee.py gpumem_simulated_torch.py gpumem_values.py)
   configure_file(${simcuda_source}/python/${file} ${simcuda_dir}/python/${file} COPYONLY)
 endforeach()
-# It compiles these for the torch that it finds.
+# Sources that gpumem_values.py compiles for the installed torch.
 set(simcuda_compile ${PROJECT_SOURCE_DIR}/python/gpumem/torch/_compile.py)
 configure_file(${simcuda_compile} ${simcuda_dir}/python/gpumem_compile.py COPYONLY)
 file(GLOB simcuda_values CONFIGURE_DEPENDS ${simcuda_source}/values/*.cpp ${simcuda_source}/values/*.hpp)
@@ -123,7 +123,7 @@ foreach(file IN LISTS simcuda_values)
   configure_file(${file} ${simcuda_dir}/values/${name} COPYONLY)
 endforeach()
 
-# Only where it is asked for: cmake --install BUILD --component simcuda. `gpumem simulate` finds it there.
+# Installed only by cmake --install BUILD --component simcuda. `gpumem simulate` finds it there.
 if(GPUMEM_INSTALL)
   set(simcuda_installed ${CMAKE_INSTALL_LIBDIR}/gpumem/simcuda)
   install(TARGETS simcuda_shared simcudart_shared ${simcuda_all_libraries} COMPONENT simcuda EXCLUDE_FROM_ALL

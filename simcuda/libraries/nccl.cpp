@@ -1,9 +1,9 @@
 // NCCL's functions. Ranks that are processes of this machine exchange the bytes of small messages
-// (nccl_operations.hpp). Of a communicator whose id no process made, or under SIMCUDA_ONE_RANK=1, each of the other
-// ranks is taken to send what this one sends: so one process stands for any rank of a larger job of equal ranks.
-// Reductions do not add there.
+// (nccl_operations.hpp). If no process made the communicator's id, or under SIMCUDA_ONE_RANK=1, one process simulates
+// any rank of a larger job of equal ranks: every other rank is assumed to send the same data, and reductions do not
+// add.
 //
-// Written without NCCL's header, which the Toolkit does not bring.
+// Written without NCCL's header, which the Toolkit does not include.
 #include <cstring>
 #include <vector>
 
@@ -138,7 +138,7 @@ int ncclCommInitRank(void** made, int ranks, unique_id id, int rank) {
 int ncclCommInitRankConfig(void** made, int ranks, unique_id id, int rank, void*) {
   return make_communicator(made, ranks, rank, exchange_of(id), "ncclCommInitRankConfig");
 }
-/// All ranks have the same ids, and the first one's file is enough for them.
+/// All ranks pass the same ids; the file of the first id is enough.
 int ncclCommInitRankScalable(void** made, int ranks, int rank, int count, unique_id* ids, void*) {
   if (ids == nullptr || count < 1) return nccl_invalid_argument;
   return make_communicator(made, ranks, rank, exchange_of(ids[0]), "ncclCommInitRankScalable");
@@ -174,7 +174,8 @@ int ncclCommDestroy(void* ended) {
   delete communicator_of(ended);
   return nccl_success;
 }
-/// Another thread may wait in a call of this communicator: that ends with an error, and needs the communicator.
+/// Another thread may wait in a call of this communicator. That call ends with an error and still needs the
+/// communicator, so this does not free it.
 int ncclCommAbort(void* ended) {
   if (ended == nullptr) return nccl_success;
   communicator_of(ended)->buffers.give_back();
@@ -232,7 +233,7 @@ const char* ncclGetErrorString(int result) {
 }
 const char* ncclGetLastError(void*) { return last_error(); }
 
-/// The factor lies on the card (0) or on the host (1).
+/// `residence`: the factor is on the card (0) or on the host (1).
 int ncclRedOpCreatePreMulSum(int* made, void* factor, int type, int residence, void*) {
   if (made == nullptr || factor == nullptr || value_bytes(type) == 0) return nccl_invalid_argument;
   std::vector<std::byte> value(value_bytes(type));

@@ -1,4 +1,4 @@
-/// Functions of the driver double and of the runtime, found by name: the program has loaded both.
+/// Functions of the simulated driver and runtime, found by name: the program has loaded both.
 #pragma once
 
 #include <dlfcn.h>
@@ -30,7 +30,7 @@ class nccl_card {
   [[nodiscard]] bool keeps_values(std::size_t bytes) const {
     return keeps_values_ != nullptr && keeps_values_(bytes) != 0;
   }
-  /// Whether the values are true.
+  /// Copies values to the host; returns whether they are true.
   [[nodiscard]] bool load_values(void* result, const void* address, std::size_t bytes) const {
     return load_values_ != nullptr && load_values_(result, number(address), bytes) != 0;
   }

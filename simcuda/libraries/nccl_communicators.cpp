@@ -1,4 +1,4 @@
-// NCCL's communicators, the reductions that programs create, and the last error.
+// NCCL communicators, the reductions that programs create, and the last error.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -20,7 +20,7 @@ struct split_message {
   exchange_id id;
 };
 
-/// A call under way: its values as they were when it began, since the result may lie over them.
+/// A call in progress, with a copy of its values, because the result may overwrite them.
 struct started_call {
   nccl_call call;
   std::vector<std::byte> values{};
@@ -44,7 +44,7 @@ thread_local group_state group;
 std::size_t rank_count(const nccl_call& call) { return static_cast<std::size_t>(call.comm->ranks); }
 std::size_t own_rank(const nccl_call& call) { return static_cast<std::size_t>(call.comm->rank); }
 
-/// Chunks of `bytes()` that the rank contributes.
+/// Returns how many chunks of `bytes()` the rank contributes.
 std::size_t source_chunks(const started_call& started) {
   switch (started.call.operation) {
     case nccl_operation::reduce_scatter:
@@ -61,7 +61,7 @@ std::size_t source_chunks(const started_call& started) {
   }
 }
 
-/// Chunks that it gets.
+/// Returns how many chunks the rank receives.
 std::size_t target_chunks(const started_call& started) {
   switch (started.call.operation) {
     case nccl_operation::all_gather:
@@ -86,7 +86,7 @@ message_head head_of(const started_call& started) {
                        call.operation == nccl_operation::reduce_scatter;
   return {.operation = static_cast<std::uint32_t>(between_two ? nccl_operation::send : call.operation),
           .type = static_cast<std::uint32_t>(call.type),
-          // One that the program created has its own id on each rank.
+          // Created reductions have a different id on each rank.
           .reduction = static_cast<std::uint32_t>(reduces ? std::min(call.reduction_id, first_created_reduction) : 0),
           .root = static_cast<std::uint32_t>(between_two ? 0 : call.root),
           .is_true = started.is_true ? 1U : 0U,
@@ -109,7 +109,7 @@ std::string described(const message_head& head) {
 
 // --- one call ---
 
-/// The work of the call on its stream.
+/// Occupies the call's stream.
 void occupy_stream(const started_call& started) {
   const auto use = [&](const void* address, std::size_t chunks) {
     const std::size_t bytes = started.bytes() * chunks;
@@ -120,7 +120,7 @@ void occupy_stream(const started_call& started) {
   use(started.call.target, target_chunks(started));
 }
 
-/// The call of one process for all ranks.
+/// Performs the call in one process for all ranks.
 int perform_alone(const started_call& started) {
   const nccl_call& call = started.call;
   const auto* const source = static_cast<const std::byte*>(call.source);
@@ -142,7 +142,7 @@ int perform_alone(const started_call& started) {
   return nccl_success;
 }
 
-/// Sends all that the others need of this rank; never waits.
+/// Sends everything that the other ranks need from this one; never waits.
 int start(started_call& started) {
   nccl_call& call = started.call;
   rank_exchange& exchange = call.comm->exchange;
@@ -200,7 +200,7 @@ int start(started_call& started) {
   return why.empty() ? nccl_success : report_error(*call.comm, nccl_system_error, why);
 }
 
-/// The ranks whose messages the call receives, this one included.
+/// Returns the ranks whose messages the call receives, including this one.
 std::vector<int> senders(const started_call& started) {
   const nccl_call& call = started.call;
   switch (call.operation) {
@@ -222,7 +222,7 @@ std::vector<int> senders(const started_call& started) {
   return all;
 }
 
-/// Receives the message of each sender. The message of this rank itself takes no way through a log.
+/// Receives the message of each sender. This rank's own message does not pass through a log.
 int receive(const started_call& started, const std::vector<int>& ranks, std::vector<message>& result) {
   const nccl_call& call = started.call;
   const std::size_t bytes = started.bytes();
@@ -260,7 +260,7 @@ int receive(const started_call& started, const std::vector<int>& ranks, std::vec
   return nccl_success;
 }
 
-/// The communicator of the ranks with this one's color, in the order of their keys. Its first rank's file is theirs.
+/// Creates the communicator of the ranks with this one's color, ordered by key. It uses the file of its first rank.
 int finish_split(const started_call& started, const std::vector<message>& messages) {
   const nccl_call& call = started.call;
   struct member {
@@ -287,7 +287,7 @@ int finish_split(const started_call& started, const std::vector<message>& messag
   return done;
 }
 
-/// Receives the messages of the other ranks, and writes the result.
+/// Receives the messages of the other ranks and writes the result.
 int finish(const started_call& started) {
   const nccl_call& call = started.call;
   const std::size_t bytes = started.bytes();
@@ -320,7 +320,7 @@ int finish(const started_call& started) {
   return nccl_success;
 }
 
-/// All calls send before one of them waits, so that the order within a group does not matter.
+/// Starts all calls before it waits for any, so that the order within a group does not matter.
 int perform(const std::vector<nccl_call>& calls) {
   int first_error = nccl_success;
   const auto note = [&](const nccl_call& call, int error) {
@@ -337,7 +337,7 @@ int perform(const std::vector<nccl_call>& calls) {
       continue;
     }
     occupy_stream(each);
-    // A graph's launches move nothing between ranks.
+    // Captured calls move nothing between ranks when their graph is launched.
     each.finished = call.operation != nccl_operation::split && card().captures(call.stream);
     if (each.finished) continue;
     const int error = start(each);

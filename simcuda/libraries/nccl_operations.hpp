@@ -1,4 +1,4 @@
-/// NCCL's operations between ranks: bytes of small messages move, large ones take time only.
+/// NCCL's operations between ranks: small messages move bytes, large ones only take time.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ struct communicator {
   int ranks = 1;
   int rank = 0;
   int device = 0;
-  /// The other ranks are no processes: each is taken to send what this one sends.
+  /// The other ranks are not processes: each is assumed to send the same data as this one.
   bool alone = false;
   std::atomic<int> error = nccl_success;
   card_memory buffers;
@@ -51,10 +51,10 @@ struct nccl_call {
   communicator* comm = nullptr;
   const void* source = nullptr;
   void* target = nullptr;
-  std::size_t count = 0;  ///< of values for each rank
+  std::size_t count = 0;  ///< values for each rank
   int type = 0;
   int reduction_id = 0;
-  int root = 0;  ///< or the other rank of send and receive
+  int root = 0;  ///< for send and receive, the other rank
   void* stream = nullptr;
   // Of split:
   int color = 0;
@@ -67,28 +67,27 @@ int end_group();
 /// Performs the call, or keeps it until the thread's group ends.
 int submit(const nccl_call& call);
 
-/// At the end of the thread's group, or of its call, it waits for the communicator's ranks.
+/// Makes the end of the thread's group, or of its call, wait for the communicator's ranks.
 void await_at_end(communicator& made);
 
-/// Creates a communicator on the current device and joins the others; it waits for them, at the end of a group in one.
+/// Creates a communicator on the current device, joins the other ranks and waits for them; within a group, at its end.
 int make_communicator(void** result, int ranks, int rank, const exchange_id& id, const char* name);
-/// The same without waiting.
+/// As `make_communicator`, without waiting.
 int join_communicator(void** result, int ranks, int rank, const exchange_id& id, const char* name);
 
 /// Keeps the text for ncclGetLastError and prints the first one of the process. Returns `code`.
 int report_error(const communicator& comm, int code, const std::string& why);
 const char* last_error();
-/// An operation waited for a rank that sends nothing more.
+/// Reports that an operation waited for a rank that will send nothing more.
 int lost_rank(const communicator& comm, const std::string& why);
 
 inline constexpr int first_created_reduction = 5;
 reduction find_reduction(int id);
 
-/// A reduction that the program created; its id.
+/// Stores a reduction that the program created, and returns its id.
 int add_reduction(double factor);
 
-/// Copies values of a card to the host, as no read of the program's.
-/// Returns whether they are true.
+/// Copies values of a card to the host without counting as a read by the program. Returns whether they are true.
 bool load_values(void* result, const void* address, std::size_t bytes);
 
 }  // namespace gpumem::simcuda

@@ -22,7 +22,7 @@ struct small_format {
 };
 constexpr small_format half{5, 10, true};
 constexpr small_format bfloat16{8, 7, true};
-constexpr small_format float8_e4m3{4, 3, false};  // its largest bits are its only NaN
+constexpr small_format float8_e4m3{4, 3, false};  // all bits set is its only NaN
 constexpr small_format float8_e5m2{5, 2, true};
 
 double decode(unsigned bits, const small_format& format) {
@@ -37,7 +37,7 @@ double decode(unsigned bits, const small_format& format) {
   return sign * std::ldexp(whole, std::max(static_cast<int>(exponent), 1) - format.bias() - format.mantissa_bits);
 }
 
-/// Rounds to the nearest, ties to even.
+/// Rounds to nearest, ties to even.
 unsigned encode(double value, const small_format& format) {
   const unsigned sign = std::signbit(value) ? 1U << (format.mantissa_bits + format.exponent_bits) : 0;
   const unsigned infinite = format.largest_exponent() << format.mantissa_bits;
@@ -88,7 +88,7 @@ Value combine(Value sum, Value next, reduction::kind operation) {
   }
 }
 
-/// Of 64 bits, so that sums and products of all integer types wrap around without undefined behaviour.
+/// Computes in 64 bits, so that sums and products of all integer types wrap without undefined behaviour.
 template <typename Wide, typename Load, typename Store>
 void reduce_as(const std::vector<const std::byte*>& parts, std::size_t count, std::size_t size, const reduction& how,
                std::byte* result, Load load, Store store) {

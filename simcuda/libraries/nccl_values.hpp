@@ -1,4 +1,4 @@
-/// Values of NCCL's types, and what its reductions make of them.
+/// Values of NCCL's types, and reductions of them.
 #pragma once
 
 #include <cstddef>
@@ -6,20 +6,20 @@
 
 namespace gpumem::simcuda {
 
-/// Bytes of a value of a ncclDataType_t; 0 for an unknown type.
+/// Returns the bytes of a value of a ncclDataType_t; 0 for an unknown type.
 std::size_t value_bytes(int type);
 
-/// A ncclRedOp_t. One that the program created multiplies each rank's values first.
+/// A ncclRedOp_t. A reduction that the program created first multiplies each rank's values by `factor`.
 struct reduction {
   enum class kind { sum, product, maximum, minimum, average };
   kind operation = kind::sum;
   double factor = 1;
 };
 
-/// A value of the type as a number.
+/// Returns a value of the type as a number.
 double number_at(const std::byte* value, int type);
 
-/// Reduces the ranks' values, of `count` each, in the order of the ranks.
+/// Reduces `count` values of each rank, in the order of the ranks.
 std::vector<std::byte> reduce_values(const std::vector<const std::byte*>& parts, std::size_t count, int type,
                                      const reduction& how);
 

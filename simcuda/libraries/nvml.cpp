@@ -1,6 +1,6 @@
-// NVML over the simulated cards: as many as SIMCUDA_DEVICES, with the driver double's names, memory and bus numbers.
+// NVML for the simulated cards: SIMCUDA_DEVICES of them, with the simulated driver's names, memory and bus numbers.
 //
-// The Toolkit has no NVML header, so the structures are written out here, by its documentation.
+// The Toolkit has no NVML header, so this file declares the structures from NVML's documentation.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ const gpumem::simcuda::card_profile& profile() {
   const auto* const found = text != nullptr ? gpumem::simcuda::find_card(text) : nullptr;
   return found != nullptr ? *found : gpumem::simcuda::default_card();
 }
-/// As the driver reads SIMCUDA_BYTES, which the program may not have called yet.
+/// Reads SIMCUDA_BYTES as the driver does, because the program may not have called the driver yet.
 std::uint64_t card_bytes() {
   const char* const text = std::getenv("SIMCUDA_BYTES");
   if (text == nullptr) return profile().bytes();
@@ -67,7 +67,7 @@ unsigned cards() {
   const char* const text = std::getenv("SIMCUDA_DEVICES");
   return text == nullptr ? 1U : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
 }
-/// A handle is the card's number plus one, as a pointer.
+/// A device handle is the card's number plus one, as a pointer.
 unsigned number_of(const void* device) { return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(device)) - 1; }
 bool is_card(const void* device) { return device != nullptr && number_of(device) < cards(); }
 int card_into(void** device, unsigned number) {
@@ -89,7 +89,7 @@ bool watch_shared(shared_cards& all) {
   const char* const name = std::getenv("SIMCUDA_SHARED");
   return name != nullptr && all.watch(name);
 }
-/// All processes that share the cards, or else this process, which has its own world.
+/// Returns the memory of a card, used by all processes that share it, or else by this process.
 memory_t memory_of(unsigned number) {
   memory_t memory{card_bytes(), card_bytes(), 0};
   if (shared_cards all; watch_shared(all)) {
@@ -110,7 +110,7 @@ memory_t memory_of(unsigned number) {
   }
   return memory;
 }
-/// The processes that share the card; none unless it is shared.
+/// Writes the processes that share the card; none if it is not shared.
 template <class entry>
 int processes_into(void* device, unsigned* count, entry* infos) {
   if (!is_card(device) || count == nullptr) return invalid_argument;
@@ -230,7 +230,7 @@ int nvmlDeviceGetP2PStatus(void*, void*, int, int* status) {
   *status = 0;
   return success;
 }
-// There are no links between the cards.
+// The cards have no links.
 int nvmlDeviceGetNvLinkState(void*, unsigned, unsigned*) { return not_supported; }
 int nvmlDeviceGetNvLinkRemoteDeviceType(void*, unsigned, int*) { return not_supported; }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void*, unsigned, pci_t*) { return not_supported; }

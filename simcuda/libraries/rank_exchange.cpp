@@ -32,7 +32,7 @@ constexpr int most_ranks = 512;
 // The file is sparse: the table, then a log at every TiB.
 constexpr std::uint64_t log_distance = std::uint64_t{1} << 40;
 constexpr std::uint64_t file_bytes = std::uint64_t{1} << 62;
-/// Read bytes of a log go back to the host in pieces of at least this.
+/// Frees bytes that were read in a log in pieces of at least this size.
 constexpr std::uint64_t returned_bytes = std::uint64_t{1} << 20;
 
 constexpr std::uint32_t is_absent = 0;
@@ -41,7 +41,7 @@ constexpr std::uint32_t has_left = 2;
 
 std::string text_of(const char* call) { return std::string{call} + ": " + std::strerror(errno); }
 
-/// How long a rank waits for a living one.
+/// Returns how long a rank waits for a living one.
 std::chrono::seconds longest_wait() {
   const char* const text = std::getenv("SIMCUDA_NCCL_WAIT");
   const long long seconds = text == nullptr ? 0 : std::strtoll(text, nullptr, 10);
@@ -50,7 +50,7 @@ std::chrono::seconds longest_wait() {
 
 std::uint64_t own_pid() { return static_cast<std::uint64_t>(::getpid()); }
 
-/// The nonces of the ids whose files this process holds open for ranks that have not joined yet.
+/// The nonces of ids whose files this process holds open for ranks that have not joined yet.
 struct held_files {
   std::mutex mutex;
   std::set<std::uint64_t> nonces;
@@ -73,14 +73,14 @@ struct rank_exchange::table {
   count nonce;
   count ranks;
   count joined;
-  // ranks seats follow, then the counters of the logs.
+  // `ranks` seats follow, then the counters of the logs.
 };
 
-/// A log: where it lies, how far it is written, and how far each of its readers has read.
+/// A log's offset in the file, its written bytes, and the bytes that each reader has read.
 struct rank_exchange::log_place {
   std::uint64_t offset = 0;
   count* written = nullptr;
-  count* read = nullptr;  ///< of the first reader
+  count* read = nullptr;  ///< of the first reader; the others follow
   int readers = 1;
   int own_reader = 0;
   count* returned = nullptr;
@@ -104,7 +104,7 @@ std::string rank_exchange::make(exchange_id& id) {
   id.pid = own_pid();
   id.began = process_begin(id.pid);
   id.file = file;
-  static std::atomic<std::uint64_t> made = 0;  // two ids of one moment differ
+  static std::atomic<std::uint64_t> made = 0;  // distinguishes ids made at the same time
   id.nonce = static_cast<std::uint64_t>(clock_time.tv_sec) * 1'000'000'000U +
              static_cast<std::uint64_t>(clock_time.tv_nsec) + made++;
   if (::pwrite(file, &id.nonce, sizeof id.nonce, 0) != static_cast<ssize_t>(sizeof id.nonce)) {
@@ -139,7 +139,7 @@ std::string rank_exchange::join(const exchange_id& id, int ranks, int rank) {
   std::uint64_t nonce = 0;
   if (::pread(file_, &nonce, sizeof nonce, 0) != static_cast<ssize_t>(sizeof nonce) || nonce != id.nonce) return gone;
   const auto all = static_cast<std::size_t>(ranks);
-  // Of each source: logs of two lanes to each target and one log to all; of each log a reader a rank.
+  // Each source has two logs to each target (one per lane) and one log to all, which every rank reads.
   table_bytes_ =
       sizeof(table) + all * sizeof(seat) + all * (2 * all + 1) * 2 * sizeof(count) + all * all * 3 * sizeof(count);
   void* const mapped = ::mmap(nullptr, table_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
@@ -228,7 +228,7 @@ std::string rank_exchange::name_of(int rank) const {
 
 rank_exchange::seat& rank_exchange::seat_of(int rank) const { return reinterpret_cast<seat*>(table_ + 1)[rank]; }
 
-/// `target` is `ranks_` for the log to all.
+/// Returns a log; `target` is `ranks_` for the log to all.
 rank_exchange::log_place rank_exchange::log_of(int source, int target, lane kind) const {
   const auto all = static_cast<std::size_t>(ranks_);
   const std::size_t logs = all * (2 * all + 1);
@@ -267,7 +267,7 @@ std::string rank_exchange::take(int source, const log_place& log, const char* op
     const std::uint32_t seen = seat_of(rank_).signals.load(std::memory_order_acquire);
     if (log.written->load(std::memory_order_acquire) > begin) break;
     const std::string why = ended(source);
-    // The rank may have sent its last message just before it ended.
+    // Check again: the rank may have sent its last message just before it ended.
     if (log.written->load(std::memory_order_acquire) > begin) break;
     if (left_) return std::string{operation} + ": the communicator was aborted";
     if (!why.empty()) return std::string{operation} + " waits for " + why;
@@ -317,7 +317,7 @@ void rank_exchange::signal(int rank) const {
 }
 
 void rank_exchange::await_signal(std::uint32_t seen) const {
-  const timespec moment{0, 100'000'000};  // then the others' lives are looked at again
+  const timespec moment{0, 100'000'000};  // then check again whether the other ranks live
   ::syscall(SYS_futex, &seat_of(rank_).signals, FUTEX_WAIT, seen, &moment, nullptr, 0);
 }
 

@@ -1,9 +1,9 @@
-/// Messages between the ranks of a NCCL communicator: processes, or communicators of one process.
+/// Messages between the ranks of a NCCL communicator, which are processes, or communicators of one process.
 ///
-/// The ranks share a file without a name, so that a killed process leaves nothing behind. It begins with a mapped table
-/// of ranks and counters, and has a log for each pair of ranks and one from each rank to all. A log grows without
-/// limit, so that sending never waits; what its readers have read is given back. Receiving waits for the sender, as
-/// long as that lives. Thread-safe, but each log has one sending and one receiving thread at a time.
+/// The ranks share an unnamed file, so that a killed process leaves nothing behind. It begins with a mapped table of
+/// ranks and counters, and has one log for each pair of ranks and one from each rank to all. A log grows without limit,
+/// so that sending never waits; bytes that all its readers have read are freed. Receiving waits while the sender lives.
+/// Thread-safe, but each log has one sending and one receiving thread at a time.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace gpumem::simcuda {
 
 /// The content of a ncclUniqueId: the process that holds the file, and its descriptor there.
 struct exchange_id {
-  std::uint64_t mark = 0;  ///< `exchange_mark`, or no process made this id
+  std::uint64_t mark = 0;  ///< other values: no process made this id
   std::uint64_t pid = 0;
   std::uint64_t began = 0;
   std::int64_t file = -1;
@@ -24,7 +24,7 @@ struct exchange_id {
 };
 inline constexpr std::uint64_t exchange_mark = 0x6e63636c'72616e6b;  // "ncclrank"
 
-/// The first bytes of each message: receiver and sender must mean the same operation.
+/// The first bytes of each message, which must match between receiver and sender.
 struct message_head {
   std::uint32_t operation = 0;
   std::uint32_t type = 0;
@@ -32,7 +32,7 @@ struct message_head {
   std::uint32_t root = 0;
   std::uint64_t is_true = 0;  ///< a card would have sent the same values
   std::uint64_t bytes = 0;    ///< of the message in the program
-  std::uint64_t kept = 0;     ///< of it that follow here: all, or 0 where nothing keeps its values
+  std::uint64_t kept = 0;     ///< message bytes that follow: all, or 0 if the values are not kept
 };
 
 struct message {
@@ -44,9 +44,9 @@ class rank_exchange {
  public:
   enum class lane : std::uint8_t { collective, point_to_point };
 
-  /// Creates the file. An error's text, or empty.
+  /// Creates the file. Returns an error's text, or an empty one.
   static std::string make(exchange_id& id);
-  /// The file stays open in this process until every rank has joined; an id that is not used is given up here.
+  /// Closes this process's file of an unused id. Otherwise the file stays open here until every rank has joined.
   static void drop(const exchange_id& id);
 
   rank_exchange() = default;
@@ -54,20 +54,20 @@ class rank_exchange {
   rank_exchange(const rank_exchange&) = delete;
   rank_exchange& operator=(const rank_exchange&) = delete;
 
-  // Each returns an error's text, or an empty one.
+  // Each function returns an error's text, or an empty one.
   std::string join(const exchange_id& id, int ranks, int rank);
   /// Waits until all ranks have joined.
   std::string await_all();
   std::string send(int target, lane kind, message_head head, const void* values);
-  /// To every rank; each receives it with `from_all`.
+  /// Sends to every rank; each receives with `receive_from_all`.
   std::string send_to_all(message_head head, const void* values);
-  /// Waits for the next message. `operation` is the name of the program's call, for the error.
+  /// Waits for the next message. `operation` names the program's call in errors.
   std::string receive(int source, lane kind, const char* operation, message& result);
   std::string receive_from_all(int source, const char* operation, message& result);
 
-  /// This rank leaves: others that wait for it get an error, and so does a thread that waits here.
+  /// Leaves the exchange: ranks that wait for this one get an error, and so does a thread of this process that waits.
   void leave();
-  /// `rank 1 (process 12)`.
+  /// Returns `rank 1 (process 12)`.
   [[nodiscard]] std::string name_of(int rank) const;
 
  private:
@@ -79,10 +79,10 @@ class rank_exchange {
   [[nodiscard]] log_place log_of(int source, int target, lane kind) const;
   std::string append(const log_place& log, const message_head& head, const void* values) const;
   std::string take(int source, const log_place& log, const char* operation, message& result);
-  /// Why the rank will send nothing more; empty: it may.
+  /// Returns why the rank will send nothing more; empty if it may send.
   [[nodiscard]] std::string ended(int rank) const;
   void signal(int rank) const;
-  /// Waits for a signal after `seen`, or for a moment.
+  /// Waits for a signal after `seen`, at most for 100 ms.
   void await_signal(std::uint32_t seen) const;
 
   int file_ = -1;
@@ -91,7 +91,7 @@ class rank_exchange {
   int ranks_ = 0;
   int rank_ = 0;
   exchange_id id_;
-  std::atomic<bool> left_ = true;  ///< or has not joined
+  std::atomic<bool> left_ = true;  ///< also true before joining
 };
 
 }  // namespace gpumem::simcuda

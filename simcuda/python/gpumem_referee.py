@@ -1,8 +1,8 @@
-"""What the referee of simulated cards sees of a Python program: its lines, and which memory PyTorch's operations use.
+"""Tells the referee of simulated cards a Python program's lines, and the memory that PyTorch's operations use.
 
-The driver's double knows the order of streams, but not which bytes a kernel touches. For PyTorch that is every tensor of
-an operation that launched a kernel, on the stream that was current. Blocks come from PyTorch's allocator, whichever it
-is, by its own trace callbacks. A capture's memory is not judged: it is handed out again by design.
+The simulated driver knows the order of streams, but not which bytes a kernel uses. For PyTorch, an operation that
+launched a kernel is assumed to use all its tensors, on the current stream. PyTorch's trace callbacks report blocks,
+whatever its allocator. A capture's memory is not checked, because graphs reuse it by design.
 """
 import ctypes
 import os
@@ -11,12 +11,12 @@ import threading
 
 _here = os.path.dirname(os.path.abspath(__file__))
 _installed = ("/site-packages/", "/dist-packages/", "/lib/python3")
-_fresh = set()  # addresses that the allocator gave and no operation has returned yet
-_held = set()  # those that the referee knows as handed out
+_fresh = set()  # allocated addresses that no operation has returned yet
+_held = set()  # addresses reported to the referee as handed out
 
 
 def _load():
-    # By its path: an allocator in front of the driver has the driver's name.
+    # By path, because an allocator in front of the driver may have the driver's name.
     double = ctypes.CDLL(os.environ.get("SIMCUDA_DRIVER", "libcuda.so.1"))
     u64, pointer = ctypes.c_uint64, ctypes.c_void_p
     double.simcuda_handed_out.argtypes = [u64, u64, pointer]
@@ -31,7 +31,7 @@ def _load():
 
 
 def watch():
-    """Lets the double see the line of a thread that calls it: faulthandler needs no lock of the interpreter."""
+    """Lets the simulated driver find the line of a calling thread by faulthandler, which needs no interpreter lock."""
     global _double
     import faulthandler
     import signal
@@ -44,7 +44,7 @@ def watch():
 
 
 def _line_of(frame):
-    """The first frame outside installed packages; None: there is none."""
+    """Returns the first frame outside installed packages, or None."""
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(_here) and not any(each in code.co_filename for each in _installed):
@@ -57,7 +57,7 @@ def _line():
     here = _line_of(sys._getframe(1))
     if here is not None:
         return here
-    # A thread of PyTorch's own runs the backward pass; the main thread mostly waits for it.
+    # One of PyTorch's threads runs the backward pass, while the main thread usually waits for it.
     main = _line_of(sys._current_frames().get(threading.main_thread().ident))
     return f"{main or 'no line of the program'} (a thread of PyTorch's own)"
 
@@ -77,14 +77,14 @@ def watch_torch(torch):
     stream_of = torch._C._cuda_getCurrentRawStream
 
     def blocks(values):
-        """Where the tensors of cards lie, each block once: (device, address, bytes)."""
+        """Returns the blocks of tensors on cards, each once: (device, address, bytes)."""
         found = {}
         for each in tree_leaves(values):
             if isinstance(each, torch.Tensor) and each.is_cuda and each.layout is torch.strided:
                 try:
                     storage = each.untyped_storage()
                     found[storage.data_ptr()] = (each.get_device(), storage.nbytes())
-                except (RuntimeError, NotImplementedError):  # of a compiler's trace: no memory behind it
+                except (RuntimeError, NotImplementedError):  # a compiler's tracing tensor has no memory
                     pass
         return [(device, at, size) for at, (device, size) in found.items() if at != 0 and size != 0]
 
@@ -118,7 +118,7 @@ def _given_back(at):
 
 
 def _in_every_thread(mode):
-    """The calling thread from now on, and each that `threading` starts: a mode is a thread's own."""
+    """Enters the mode, which is per thread, in the calling thread and in each thread that `threading` starts later."""
     mode().__enter__()
     start = threading.Thread.start
 

@@ -1,4 +1,4 @@
-"""PyTorch's own figures of a program on simulated cards, and its record of allocations as a trace."""
+"""Collects PyTorch's own figures of a program on simulated cards, and its record of allocations as a trace."""
 import atexit
 import functools
 import importlib.abc
@@ -10,12 +10,12 @@ import sys
 _history = os.environ.get("SIMCUDA_TORCH_HISTORY", "")
 _folder = os.environ.get("SIMCUDA_REPORT", "")
 _pid = os.getpid()
-_before_reset = {}  # device: the peaks that a program has reset
+_before_reset = {}  # device -> peaks that the program has reset
 _no_record = ""  # why PyTorch's allocations are not recorded
 
 
 class _after_torch(importlib.abc.MetaPathFinder):
-    """Switches the record on as soon as torch has been imported; PyTorch runs it when its first card is used."""
+    """Enables the record when torch has been imported; PyTorch starts it at the first use of a card."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
@@ -47,7 +47,7 @@ class _after_torch(importlib.abc.MetaPathFinder):
 
 
 def _records(torch):
-    """Whether PyTorch's allocator can record: of PyTorch's own, only the native one does."""
+    """Whether PyTorch's allocator can record: among PyTorch's own, only the native one can."""
     return torch.cuda.memory.get_allocator_backend() == "native"
 
 
@@ -56,27 +56,27 @@ def _record():
     try:
         import torch
 
-        if _records(torch) and not _own["on"]:  # else it is on, with the tracebacks that the program asked for
+        if _records(torch) and not _own["on"]:  # else it already records, with the program's choice of tracebacks
             _own["is_run"] = True
             torch.cuda.memory._record_memory_history(max_entries=sys.maxsize, stacks="python", context=None)
-    except Exception as wrong:  # the program runs as well without a record
+    except Exception as wrong:  # the program can run without a record
         _no_record = f"PyTorch does not record its allocations: {type(wrong).__name__}: {wrong}"
     _own["is_run"] = False
 
 
-# Parameters of torch._C._cuda_record_memory_history, in order, and what the record of a run needs of them.
+# Parameters of torch._C._cuda_record_memory_history, in order, and their values for the record of a run.
 _recording = ("enabled", "context", "stacks", "max_entries", "clear_history", "compile_context",
               "global_record_annotations", "skip_actions", "record_pinned_host_memory", "record_cuda")
 _needed = {"enabled": "all", "max_entries": sys.maxsize, "clear_history": False, "skip_actions": [],
            "record_cuda": True}
-_own = {"on": False, "is_run": False}  # the program's own record; `is_run`: the run's is being switched on
+_own = {"on": False, "is_run": False}  # the program's own record; `is_run`: the run's is being enabled
 _whole_snapshot = None  # torch._C._cuda_memorySnapshot
 
 
 def _keep_record(torch):
-    """A program may use PyTorch's record itself; it cannot switch off, clear or shorten the run's.
+    """Lets the program use PyTorch's record, but not disable, clear or shorten the run's.
 
-    Tracebacks are recorded as the program asks for them, and its snapshots have the entries that it asked for.
+    Tracebacks are recorded as the program requests, and its snapshots have only the entries that it requested.
     """
     global _whole_snapshot
     change = getattr(torch._C, "_cuda_record_memory_history", None)
@@ -92,7 +92,7 @@ def _keep_record(torch):
             _note_own(asked)
         if asked.get("enabled", "all") is None:
             asked["context"], asked["stacks"] = None, "python"
-        # Versions of PyTorch have different last parameters: only those that the caller passes exist.
+        # The last parameters differ between versions of PyTorch, so pass only those that the caller passed.
         kept = {name: _needed.get(name, value) for name, value in asked.items()}
         return change(*(kept[name] for name in _recording[:len(values)]),
                       **{name: kept[name] for name in named})
@@ -119,7 +119,7 @@ def _keep_record(torch):
 
 
 def _note_own(asked):
-    """The program's record begins with entries that come from now on, unless it was on before and is not cleared."""
+    """Starts the program's record at the next entry, unless it was already enabled and is not cleared."""
     on = asked.get("enabled", "all") == "all" and asked.get("record_cuda", True)
     if _whole_snapshot is not None and on and (not _own["on"] or asked.get("clear_history", False)):
         _own["since"] = [len(entries) for entries in _whole_snapshot(None)["device_traces"]]
@@ -135,7 +135,7 @@ def _own_entries(device, entries):
 
 
 def _keep_peaks(torch):
-    """A program may reset PyTorch's peaks; the largest of all is what the card has to hold."""
+    """Keeps PyTorch's peaks when the program resets them, because the card must hold the largest."""
     reset = getattr(torch._C, "_cuda_resetPeakMemoryStats", None)
     if reset is None:
         return
@@ -143,7 +143,7 @@ def _keep_peaks(torch):
     def reset_and_keep(device):
         try:
             _note_peaks(torch, device)
-        except Exception:  # the program sees what it would see without this
+        except Exception:  # the program must not notice
             pass
         return reset(device)
 
@@ -151,8 +151,8 @@ def _keep_peaks(torch):
 
 
 def _notice_one_rank(torch):
-    """A job over a HashStore has no other ranks, since no other process reaches that store: one process is simulated,
-    and NCCL's stand-in takes the others to send what it sends."""
+    """Sets SIMCUDA_ONE_RANK for a job over a HashStore, which no other process can reach. The simulated NCCL then assumes
+    that the other ranks send the same data."""
     distributed = getattr(torch, "distributed", None)
     start = getattr(distributed, "init_process_group", None)
     if start is None or not hasattr(distributed, "HashStore"):
@@ -206,7 +206,7 @@ def _at_end():
         if _history and figures["allocator"] == "native":
             try:
                 trace = _write_trace(torch)
-            except Exception as wrong:  # a full disk: the figures are as good without a trace
+            except Exception as wrong:  # such as a full disk: write the figures without a trace
                 figures["trace_error"] = f"{type(wrong).__name__}: {wrong}"
         if "gpumem_values" in sys.modules:
             figures["values"] = sys.modules["gpumem_values"].figures
@@ -216,19 +216,19 @@ def _at_end():
             figures["trace"] = trace
         if os.environ.get("SIMCUDA_TORCH_SNAPSHOT") and trace is not None:
             torch.cuda.memory._dump_snapshot(os.environ["SIMCUDA_TORCH_SNAPSHOT"])
-    except Exception as wrong:  # the program's end must not change for it
+    except Exception as wrong:  # must not change how the program ends
         figures = {"error": f"{type(wrong).__name__}: {wrong}"}
     path = os.path.join(_folder, f"{_record_name()}.torch.json")
     try:
         with open(path + ".part", "w", encoding="utf-8") as out:
             json.dump(figures, out)
         os.replace(path + ".part", path)
-    except OSError:  # the run is over and its folder gone: nobody reads it
+    except OSError:  # the run has ended and its folder was removed
         pass
 
 
 def _record_name():
-    """Of the driver's file: the last one of this process, which has one for each program that it executed."""
+    """Returns the name of the driver's last file of this process, which has one for each program that it executed."""
     name, number = str(_pid), 1
     while os.path.exists(os.path.join(_folder, f"{_pid}.{number}.simcuda")):
         name, number = f"{_pid}.{number}", number + 1
@@ -245,7 +245,7 @@ def _of(torch, device):
 
 
 def _write_trace(torch):
-    """RMM's CSV of the first card with a record: what the program requested, and frees when it asked for them."""
+    """Writes RMM's CSV of the first card with a record: requested sizes, and frees at the time of their request."""
     recorded = {device: entries for device, entries in enumerate(torch.cuda.memory._snapshot()["device_traces"])
                 if any(each["action"] == "alloc" for each in entries)}
     for device, entries in recorded.items():
@@ -254,14 +254,14 @@ def _write_trace(torch):
             rows = write_rows(entries, path)
         except BaseException:
             if os.path.exists(path):
-                os.unlink(path)  # a part of a trace
+                os.unlink(path)  # an incomplete trace
             raise
         return {"device": device, "rows": rows, "file": path, "cards": len(recorded)}
     return None
 
 
 def own_path(path, name):
-    """A file for each record: run.csv.gz is run.pid7.csv.gz for process 7, and stays a trace by its ending."""
+    """Returns the file of a record: run.csv.gz becomes run.pid7.csv.gz for process 7, and keeps its ending."""
     packed = ".gz" if path.endswith(".gz") else ""
     stem, ending = os.path.splitext(path.removesuffix(packed))
     return f"{stem}.pid{name}{ending}{packed}"

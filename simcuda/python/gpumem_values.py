@@ -1,6 +1,6 @@
-"""Computes PyTorch's small operations on simulated cards: compiles and loads what does it (../values).
+"""Computes PyTorch's small operations on simulated cards: compiles and loads the library of ../values.
 
-SIMCUDA_VALUES is the number of elements up to which a tensor is small; 0 or nothing: no operation is computed.
+SIMCUDA_VALUES: largest number of elements of a small tensor; 0 or unset: compute nothing.
 """
 import ctypes
 import os
@@ -23,7 +23,7 @@ def command(torch_folder, abi, cxx, out):
 
 
 def build(torch):
-    """The path of the library for this torch, compiled now or earlier. BuildError where it cannot be made."""
+    """Returns the library for this torch, compiled if needed. Raises BuildError if it cannot be built."""
     torch_folder = os.path.dirname(os.path.abspath(torch.__file__))
     abi = torch._C._GLIBCXX_USE_CXX11_ABI
     cxx, version = gpumem_compile.compiler()
@@ -34,7 +34,7 @@ def build(torch):
 
 
 def compute(torch):
-    """From now on, in all threads. The program runs as well without values: what is missing goes into the report."""
+    """Computes operations from now on, in all threads. On failure adds the error to the report; the program runs on."""
     elements = os.environ.get("SIMCUDA_VALUES", "0")
     if not elements.isdigit() or int(elements) == 0:
         return

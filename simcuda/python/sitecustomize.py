@@ -1,7 +1,7 @@
-"""Runs when Python starts under `gpumem simulate`: asks PyTorch for its own figures when the program ends.
+"""Runs when Python starts under `gpumem simulate`: collects PyTorch's own figures when the program ends.
 
-The driver is told the lines of the program that call it. A program that imports torch gets its record of allocations switched on where
-SIMCUDA_TORCH_HISTORY asks for it. The user's own sitecustomize runs as it would without this one.
+Also lets the driver find the program's lines, and records PyTorch's allocations if SIMCUDA_TORCH_HISTORY is set. The
+user's own sitecustomize runs as usual.
 """
 import sys
 
@@ -32,7 +32,7 @@ def _watch():
             import gpumem_referee
 
             gpumem_referee.watch()
-        except (AttributeError, ImportError, OSError):  # the report has no lines then
+        except (AttributeError, ImportError, OSError):  # the report then has no lines
             if os.environ.get("SIMCUDA_WATCH") == "1":
                 raise
 

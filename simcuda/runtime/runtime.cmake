@@ -1,14 +1,13 @@
-# The double of the CUDA runtime, libcudart.so.13 and libcudart_static.a beside the double of the driver, and
-# libcudart.so.12 where the headers of CUDA 12 are named (GPUMEM_CUDA12). It knows the
-# driver only as the library that it loads at run time, so it links neither the double of it nor gpumem.
+# The simulated CUDA runtime: libcudart.so.13 and libcudart_static.a beside the simulated driver, and libcudart.so.12 if
+# GPUMEM_CUDA12 names CUDA 12's headers. It loads the driver at run time, so it links neither the driver nor gpumem.
 
-# Its functions are those of CUDA 13's headers.
+# The functions need CUDA 13's headers.
 if(CUDAToolkit_VERSION VERSION_LESS 13)
   return()
 endif()
 
 set(runtime ${CMAKE_CURRENT_LIST_DIR})
-# Twice, as in the real ones: visible in the shared library, hidden in the archive.
+# As in the real runtime, symbols are visible in the shared library and hidden in the archive.
 foreach(kind visible hidden)
   add_library(simcudart_${kind} OBJECT
     ${runtime}/runtime.cpp ${runtime}/runtime_device.cpp ${runtime}/runtime_frameworks.cpp ${runtime}/runtime_launch.cpp ${runtime}/runtime_memory.cpp
@@ -18,7 +17,7 @@ foreach(kind visible hidden)
 endforeach()
 set_target_properties(simcudart_hidden PROPERTIES CXX_VISIBILITY_PRESET hidden)
 
-# A stub for each function of the real one that is not among them, so that any program links.
+# A stub for each function of the real runtime that is missing here, so that any program links.
 find_library(GPUMEM_CUDART NAMES libcudart.so.13 PATHS ${CUDAToolkit_LIBRARY_DIR} NO_DEFAULT_PATH)
 mark_as_advanced(GPUMEM_CUDART)
 if(NOT GPUMEM_CUDART)

@@ -17,8 +17,8 @@ struct ground {
 };
 std::atomic<bool> any_gone = false;  ///< some `ground::gone` is set
 
-// The driver names no function twice with one signature, so an entry missing in the table belongs to a newer driver:
-// only calls of that function fail.
+// No two driver functions share a name and a signature. A missing entry belongs to a newer driver, so only calls of
+// that function fail.
 template <typename Pointer>
 void find(PFN_cuGetProcAddress_v12000 get, const char* name, int version, cuuint64_t flags, Pointer& pointer) {
   void* found = nullptr;
@@ -76,7 +76,7 @@ ground& the_ground() {
   return *only;
 }
 
-// Thread-local storage in the static block, of which a dlopened library can have a few bytes: read at every call.
+// Static TLS, because every call reads these; a dlopened library can have a few bytes of it.
 __attribute__((tls_model("initial-exec"))) thread_local cudaError_t last = cudaSuccess;
 __attribute__((tls_model("initial-exec"))) thread_local int chosen = 0;
 
@@ -92,7 +92,7 @@ cudaError_t context_of(int device, CUcontext* context) {
   CUcontext& kept = g.contexts[static_cast<std::size_t>(device)];
   CUdevice d = 0;
   if (const CUresult e = driver().cuDeviceGet(&d, device); e != CUDA_SUCCESS) return error_of(e);
-  // Others may have reset the kept context; retaining returns the current one.
+  // Other code may have reset the kept context; retaining returns the current one.
   CUcontext retained = nullptr;
   if (const CUresult e = driver().cuDevicePrimaryCtxRetain(&retained, d); e != CUDA_SUCCESS) return error_of(e);
   if (retained == kept) static_cast<void>(driver().cuDevicePrimaryCtxRelease(d));
@@ -127,7 +127,7 @@ cudaError_t enter() {
 }
 
 cudaError_t remember(cudaError_t error) {
-  // "Not ready" is an answer of a query and no error: cudaGetLastError does not repeat it.
+  // "Not ready" is a query's result and no error: cudaGetLastError does not repeat it.
   if (error != cudaSuccess && error != cudaErrorNotReady) last = error;
   return error;
 }

@@ -1,6 +1,6 @@
-// The base of the runtime double: the driver underneath, the thread's device and its last error.
+// The base of the simulated runtime: the driver below it, the thread's device and its last error.
 //
-// The driver is found at the first call that needs it: dlopen("libcuda.so.1"), then dlsym("cuGetProcAddress_v2"), which
+// The first call that needs the driver finds it: dlopen("libcuda.so.1"), then dlsym("cuGetProcAddress_v2"), which
 // provides every other function by name, version and flags. So an interposed library sees the same calls as from the
 // real runtime. Nothing here is ever destroyed, because programs call the runtime while they exit.
 #pragma once
@@ -34,25 +34,25 @@ inline const found_driver& the_driver() {
   return found != nullptr ? *found : find_driver();
 }
 
-/// The driver's functions, for legacy default streams or per-thread ones. Requires that `initialise` succeeded.
+/// Returns the driver's functions, for legacy or per-thread default streams. Requires that `initialise` succeeded.
 inline const driver_table& driver(bool per_thread = false) { return the_driver().tables[per_thread ? 1 : 0]; }
-/// Finds the driver and initialises it, once.
+/// Finds and initialises the driver once.
 inline cudaError_t initialise() { return the_driver().state; }
-/// Calls `initialise` and makes a context current: the program's own, else that of its device.
+/// Calls `initialise` and makes a context current: the program's own, else that of the thread's device.
 cudaError_t enter();
-/// The primary context of a device, retained and never released.
+/// Returns the primary context of a device, retained and never released.
 cudaError_t context_of(int device, CUcontext* context);
 /// Call when the device's context was destroyed; the next call creates another.
 void forget_contexts(int device);
 
 inline cudaError_t error_of(CUresult error) { return static_cast<cudaError_t>(error); }
-/// Sets what cudaGetLastError returns next, unless it is success. Returns it.
+/// Sets the next result of cudaGetLastError, unless `error` is success. Returns `error`.
 cudaError_t remember(cudaError_t error);
 cudaError_t last_error(bool clear);
 /// The device that this thread chose with cudaSetDevice.
 int& chosen_device();
 
-/// A runtime call with a context: `body` returns the driver's answer.
+/// A runtime call with a context: `body` returns the driver's result.
 template <typename Body>
 cudaError_t call(Body&& body) {
   cudaError_t e = enter();
@@ -74,8 +74,8 @@ inline CUdeviceptr address_of(const void* ptr) {
 
 }  // namespace gpumem::simcudart
 
-/// Defines a function of the runtime twice: as it is, and as programs compiled with --default-stream per-thread call
-/// it. The body uses `table`, the driver's functions for the one or the other.
+/// Defines a runtime function twice: the plain one, and the variant for programs compiled with --default-stream
+/// per-thread. The body uses `table`, the driver's functions for the respective default stream.
 #define ON_STREAM(name, suffix, parameters, ...)                                       \
   extern "C" cudaError_t CUDARTAPI name parameters {                                   \
     return gpumem::simcudart::call([&]() -> CUresult {                                 \

@@ -1,4 +1,4 @@
-// The runtime double: versions, errors, devices, and the driver's own functions for those who ask.
+// The simulated runtime: versions, errors, devices, and lookups of driver functions.
 #include <cstring>
 
 #include "runtime.hpp"
@@ -107,7 +107,7 @@ cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version) {
 }
 
 cudaError_t CUDARTAPI cudaDriverGetVersion(int* version) {
-  *version = 0;  // and no error: a machine without a driver has version 0
+  *version = 0;  // no error: without a driver the version is 0
   if (initialise() == cudaSuccess) *version = driver_version();
   return cudaSuccess;
 }
@@ -139,7 +139,7 @@ cudaError_t CUDARTAPI cudaGetDeviceCount(int* count) {
 cudaError_t CUDARTAPI cudaGetDevice(int* device) {
   if (const cudaError_t e = initialise(); e != cudaSuccess) return remember(e);
   CUdevice d = chosen_device();
-  static_cast<void>(driver().cuCtxGetDevice(&d));  // which leaves it where no context is current
+  static_cast<void>(driver().cuCtxGetDevice(&d));  // leaves `d` unchanged without a current context
   *device = d;
   return cudaSuccess;
 }

@@ -1,5 +1,5 @@
-// The runtime double: further functions that frameworks call. Each maps to the driver function of the same meaning and
-// passes on its error.
+// The simulated runtime: further functions that frameworks call. Each maps to the driver function of the same meaning
+// and returns its error.
 #include <cstring>
 
 #include "runtime.hpp"
@@ -109,7 +109,7 @@ cudaError_t CUDARTAPI cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* node
   return call_without_context([&] { return driver().cuGraphGetNodes(graph, nodes, count); });
 }
 
-// --- device variables: zeros, whatever is written to them -----------------------------------------------------------
+// --- device variables: always zeros, because writes are ignored -----------------------------------------------------
 
 cudaError_t CUDARTAPI cudaMemcpyToSymbol(const void* symbol, const void*, std::size_t, std::size_t, cudaMemcpyKind) {
   return remember(symbol == nullptr ? cudaErrorInvalidSymbol : cudaSuccess);

@@ -1,6 +1,6 @@
-// The runtime double: functions that nvcc's generated code calls to register kernels and to launch them.
+// The simulated runtime: functions that nvcc's generated code calls to register kernels and to launch them.
 //
-// Fat binaries go to the driver as libraries at the first launch from them; no kernel's code ever runs here.
+// The first launch from a fat binary loads it into the driver as a library; no kernel's code ever runs here.
 #include <dlfcn.h>
 
 #include <map>
@@ -22,7 +22,7 @@ struct fat_binary {
 struct host_function {
   fat_binary* binary = nullptr;
   std::string name;
-  CUkernel kernel = nullptr;  ///< null: not asked for yet
+  CUkernel kernel = nullptr;  ///< null: not looked up yet
 };
 
 struct registry {
@@ -84,7 +84,7 @@ cudaError_t launch_with(bool per_thread, const cudaLaunchConfig_t& config, const
                          config.stream);
 }
 
-/// Of the current device.
+/// Reads an attribute of the current device.
 int attribute(CUdevice_attribute attrib) {
   CUdevice device = 0;
   int value = 0;
@@ -178,7 +178,7 @@ cudaError_t CUDARTAPI cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t* config,
   return launch_with(true, *config, function, arguments);
 }
 
-// --- what is known of a kernel: nothing of its code, so plausible figures --------------------------------------------
+// --- attributes of kernels: plausible figures, since the code is never read -----------------------------------------
 
 cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* attr, const void* function) {
   CUkernel kernel = nullptr;
@@ -213,10 +213,10 @@ cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks,
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
 }
 
-/// The result of every function of the real runtime that the double lacks; the build generates these functions.
+/// Result of every function of the real runtime that is missing here; the build generates these functions.
 int simcudart_not_supported() { return remember(cudaErrorNotSupported); }
 
-/// The same of a function that allocates or maps memory: the run's report tells of it.
+/// As above, for a function that allocates or maps memory: also adds it to the run's report.
 int simcudart_memory_not_supported(const char* name) {
   if (const cudaError_t e = enter(); e != cudaSuccess) return remember(e);
   using note_function = void (*)(const char*);

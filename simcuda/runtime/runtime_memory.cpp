@@ -1,4 +1,4 @@
-// The runtime double: memory, pools, copies and fills.
+// The simulated runtime: memory, pools, copies and fills.
 #include "runtime.hpp"
 
 using namespace gpumem::simcudart;  // NOLINT: the runtime's functions are global
@@ -27,7 +27,7 @@ CUresult copy_async(const driver_table& table, void* dst, const void* src, std::
   }
 }
 
-/// Copies row by row; bytes between the rows are not touched.
+/// Copies row by row; bytes between the rows stay unchanged.
 template <typename Row>
 CUresult each_row(std::size_t rows, Row&& row) {
   for (std::size_t i = 0; i < rows; ++i) {
@@ -43,7 +43,7 @@ const unsigned char* row_at(const void* base, std::size_t row, std::size_t pitch
   return static_cast<const unsigned char*>(base) + row * pitch;
 }
 
-/// Requires `address` from the call that returned `done`.
+/// Stores the result of a driver call: `done` is its error and `address` its output.
 CUresult address_into(void** ptr, CUresult done, const CUdeviceptr& address) {
   *ptr = done == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)) : nullptr;
   return done;
@@ -226,7 +226,7 @@ ON_STREAM(cudaMemset2DAsync, _ptsz,
             });
           })
 
-// Several devices, one address space: a copy between peers is a copy.
+// All devices share one address space, so a copy between peers is a plain copy.
 extern "C" cudaError_t CUDARTAPI cudaMemcpyPeer(void* dst, int, const void* src, int, std::size_t bytes) {
   return call([&] { return copy(driver(), dst, src, bytes, cudaMemcpyDefault); });
 }

@@ -1,4 +1,4 @@
-// The runtime double: streams, events, captures, graphs and the objects that graphs hold.
+// The simulated runtime: streams, events, captures, graphs and the objects that graphs hold.
 #include "runtime.hpp"
 
 using namespace gpumem::simcudart;  // NOLINT: the runtime's functions are global

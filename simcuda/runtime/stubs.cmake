@@ -1,5 +1,5 @@
-# Writes OUTPUT: one function that returns cudaErrorNotSupported for each that the REAL runtime exports and OBJECTS do not
-# define. Without a REAL one there are none.
+# Writes OUTPUT: a function that returns cudaErrorNotSupported for each export of the REAL runtime that OBJECTS do not
+# define. Without REAL it writes none.
 
 set(names "")
 if(REAL)

@@ -1,4 +1,4 @@
-// The arguments of an operation: which tensors of cards are in them, and the same arguments for the CPU.
+// An operation's arguments: finds the tensors on cards, and converts the arguments for the CPU.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -12,7 +12,7 @@
 
 namespace gpumem::values {
 
-/// Of a tensor, a list of tensors, or a list with missing ones.
+/// Calls `use` for each defined tensor of a tensor or a list; a list may have missing ones.
 template <typename Use>
 void for_each_tensor(const c10::IValue& value, Use&& use) {
   if (value.isTensor()) {
@@ -25,14 +25,14 @@ void for_each_tensor(const c10::IValue& value, Use&& use) {
   }
 }
 
-/// Which elements of its lists an operation on lists (_foreach_add_) computes; others compute everything.
+/// Which list elements an operation on lists (_foreach_add_) computes; empty for other operations, which compute all.
 using selection = std::optional<std::vector<bool>>;
 
 inline bool is_computable(const at::Tensor& tensor) {
   return !is_on_card(tensor) || (is_plain(tensor) && is_small(tensor));
 }
 
-/// What can be computed of the call. False: nothing.
+/// Selects the list elements that can be computed. False if nothing can be.
 inline bool select(const c10::IValue* arguments, std::size_t count, bool on_lists, selection& selected) {
   if (on_lists) {
     if (count == 0 || !arguments[0].isList()) return false;
@@ -56,8 +56,8 @@ inline bool select(const c10::IValue* arguments, std::size_t count, bool on_list
   return all;
 }
 
-/// Of a list with large tensors, the small ones are computed only where all that they are computed of is true: in
-/// training, most of them are gradients that come from large ones. False: nothing is left.
+/// In a list with large tensors, computes small ones only from true arguments: in training, most of them are gradients
+/// that come from large ones. False if none is left.
 inline bool keep_true_ones(const std::vector<c10::IValue>& arguments, selection& chosen) {
   if (!chosen.has_value() || std::find(chosen->begin(), chosen->end(), false) == chosen->end()) return true;
   for (const c10::IValue& argument : arguments) {
@@ -71,7 +71,7 @@ inline bool keep_true_ones(const std::vector<c10::IValue>& arguments, selection&
   return std::find(chosen->begin(), chosen->end(), true) != chosen->end();
 }
 
-/// The first tensor on a card; undefined: none is.
+/// Returns the first tensor on a card; undefined if there is none.
 inline at::Tensor first_on_card(const std::vector<c10::IValue>& arguments) {
   at::Tensor first;
   for (const c10::IValue& argument : arguments) {
@@ -84,7 +84,7 @@ inline at::Tensor first_on_card(const std::vector<c10::IValue>& arguments) {
 
 inline at::Tensor for_host(const at::Tensor& tensor) { return is_on_card(tensor) ? host_view(tensor) : tensor; }
 
-/// The argument for the CPU: tensors over the same memory, lists with the chosen elements alone.
+/// Converts an argument for the CPU: tensors over the same memory, lists with only the chosen elements.
 inline c10::IValue for_host(const c10::IValue& value, const selection& chosen) {
   if (value.isTensor()) return value.toTensor().defined() ? c10::IValue{for_host(value.toTensor())} : value;
   if (value.isDevice()) return at::Device{at::kCPU};
@@ -103,8 +103,7 @@ inline c10::IValue for_host(const c10::IValue& value, const selection& chosen) {
   return elements;
 }
 
-/// The largest index that each integer tensor of the arguments may have, where the operation's schema tells: what is
-/// untrue and beyond it is changed to that. Returns how many were.
+/// Clamps untrue integer indices to the valid range, if the operation's schema determines it. Returns how many changed.
 inline std::uint64_t clamp_indices(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& originals,
                                    std::vector<c10::IValue>& host) {
   std::uint64_t changed = 0;

@@ -1,4 +1,4 @@
-// Tensors of simulated cards as the host sees them: their memory is the host's, so a CPU tensor can lie over it.
+// Tensors of simulated cards on the host: their memory is the host's, so a CPU tensor can use it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,9 +12,9 @@
 
 namespace gpumem::values {
 
-inline std::int64_t bound_elements = 0;  ///< of tensors whose values are computed
+inline std::int64_t bound_elements = 0;  ///< largest number of elements of computed tensors
 
-/// One whose bytes can be seen: not sparse, quantised, nested or a compiler's.
+/// Whether the tensor's bytes are accessible: it is not sparse, quantised, nested or a compiler's.
 inline bool is_plain(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && !tensor.is_quantized() && tensor.unsafeGetTensorImpl()->has_storage() &&
          !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
@@ -22,7 +22,7 @@ inline bool is_plain(const at::Tensor& tensor) {
 inline bool is_on_card(const at::Tensor& tensor) { return tensor.defined() && tensor.is_cuda(); }
 inline bool is_small(const at::Tensor& tensor) { return tensor.numel() <= bound_elements; }
 
-/// Over the same memory.
+/// Returns a CPU tensor over the same memory.
 inline at::Tensor host_view(const at::Tensor& tensor) {
   at::Tensor view = at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(),
                                   at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU));
@@ -31,7 +31,7 @@ inline at::Tensor host_view(const at::Tensor& tensor) {
   return view;
 }
 
-/// The tensor's bytes as runs: (address, bytes). A tensor without gaps is one run.
+/// Calls `use(address, bytes)` for each contiguous run of the tensor. A tensor without gaps is one run.
 template <typename Use>
 void for_each_run(const at::Tensor& tensor, Use&& use) {
   if (tensor.numel() == 0) return;
@@ -41,7 +41,7 @@ void for_each_run(const at::Tensor& tensor, Use&& use) {
     use(begin, static_cast<std::uint64_t>(tensor.numel()) * element);
     return;
   }
-  // The inner dimensions that lie densely are one run; the others are counted through.
+  // The dense inner dimensions form one run; the loop counts through the others.
   std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, size
   for (std::int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.size(i) != 1 && tensor.stride(i) != 0) dims.emplace_back(tensor.stride(i), tensor.size(i));
@@ -61,7 +61,7 @@ void for_each_run(const at::Tensor& tensor, Use&& use) {
   }
 }
 
-/// From its first byte to its last.
+/// Returns the address of the first byte and the length to the last.
 inline std::pair<std::uint64_t, std::uint64_t> extent(const at::Tensor& tensor) {
   const auto begin = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(tensor.data_ptr()));
   std::int64_t last = 0;
@@ -69,7 +69,7 @@ inline std::pair<std::uint64_t, std::uint64_t> extent(const at::Tensor& tensor) 
   return {begin, static_cast<std::uint64_t>(last + 1) * static_cast<std::uint64_t>(tensor.element_size())};
 }
 
-/// What marks of values there are; see driver/value_marks.hpp.
+/// A mark of values; see driver/value_marks.hpp.
 struct mark {
   bool computed = false;
   bool zero_due = false;
@@ -78,7 +78,7 @@ struct mark {
 inline void set_marks(const at::Tensor& tensor, mark value) {
   if (!is_on_card(tensor) || !is_plain(tensor) || tensor.numel() == 0 || tensor.data_ptr() == nullptr) return;
   if (!is_small(tensor) && !tensor.is_non_overlapping_and_dense()) {
-    // Too many runs: nothing of what lies in between is true any more, and all bytes stay.
+    // With too many runs, mark the whole extent as untrue; its bytes stay.
     const auto [at, bytes] = extent(tensor);
     driver().mark_values(at, bytes, 0, 0);
     return;
@@ -88,7 +88,7 @@ inline void set_marks(const at::Tensor& tensor, mark value) {
   });
 }
 
-/// Before its bytes are read. False: some of them are untrue.
+/// Call before reading the tensor's bytes. False if some of them are untrue.
 inline bool make_readable(const at::Tensor& tensor) {
   bool all_true = true;
   for_each_run(tensor, [&](std::uint64_t address, std::uint64_t bytes) {

@@ -1,5 +1,5 @@
-// A kernel of the key CUDA that is computed: runs the original, which makes the same requests for memory, then the
-// CPU's kernel over the same memory, and marks what is true.
+// A computed CUDA kernel: runs the original, which makes the same memory requests, then the CPU's kernel over the same
+// memory, and marks the true values.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -23,8 +23,8 @@ namespace gpumem::values {
 
 using stack_of_values = torch::jit::Stack;
 
-inline thread_local std::uint64_t computed_here = 0;  ///< operations of this thread
-/// Storages that an operation on lists changes in place while its original runs, which may change them one by one.
+inline thread_local std::uint64_t computed_here = 0;  ///< operations computed by this thread
+/// Storages that an operation on lists changes in place; while its original runs, it may change them one by one.
 inline thread_local const std::vector<const void*>* changed_by_list = nullptr;
 
 class computed_operation final : public c10::OperatorKernel {
@@ -40,7 +40,7 @@ class computed_operation final : public c10::OperatorKernel {
         trusting_{trusts_indices(operation.schema().name())} {
     const auto& arguments = operation.schema().arguments();
     for (std::size_t i = 0; i < arguments.size(); ++i) {
-      // Those of a normalisation are changed, too, although its schema does not say so.
+      // Running statistics of a normalisation are written, too, although its schema does not say so.
       const bool running =
           arguments[i].name().starts_with("running_") && !operation.schema().name().ends_with("backward");
       if (is_written(arguments[i]) || running) written_.push_back({i, arguments[i].kwarg_only()});
@@ -67,7 +67,7 @@ class computed_operation final : public c10::OperatorKernel {
  private:
   struct written_argument {
     std::size_t index;
-    bool is_result;  ///< out=: its former bytes do not matter
+    bool is_result;  ///< an out= argument, whose former bytes do not matter
   };
 
   void run_original(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, stack_of_values* stack) const {
@@ -92,7 +92,7 @@ class computed_operation final : public c10::OperatorKernel {
                : nullptr;
   }
 
-  /// The result of an operation that is not computed: as if it were zero, and untrue.
+  /// Runs an operation that is not computed; marks its result as zero and untrue.
   void pass_on(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, stack_of_values* stack,
                const c10::IValue* arguments) const {
     std::vector<std::pair<at::Tensor, bool>> written;
@@ -151,7 +151,7 @@ class computed_operation final : public c10::OperatorKernel {
     ++computed_here;
   }
 
-  /// Reads the arguments: which values are true, and the zeros that are due are there.
+  /// Writes the arguments' due zeros, so that they can be read. Returns whether all values are true.
   bool read_arguments(const std::vector<c10::IValue>& arguments, const selection& chosen) const {
     bool all_true = true;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -170,8 +170,8 @@ class computed_operation final : public c10::OperatorKernel {
     return all_true;
   }
 
-  /// Arguments that are changed in place, as they were: the original may have changed some of them by operations of its
-  /// own, and the change is to be applied once.
+  /// Copies the arguments that are changed in place. The original may change some through other operations, and the
+  /// change must apply once.
   std::vector<std::pair<at::Tensor, at::Tensor>> keep_changed(const std::vector<c10::IValue>& arguments) const {
     std::vector<std::pair<at::Tensor, at::Tensor>> kept;
     for (const written_argument& each : written_) {
@@ -195,7 +195,7 @@ class computed_operation final : public c10::OperatorKernel {
     return converted;
   }
 
-  /// On the CPU. False: it has no such kernel, or refuses the arguments.
+  /// Runs the CPU's kernel. False if there is none, or it refuses the arguments.
   bool run_on_host(const c10::OperatorHandle& operation, const std::vector<c10::IValue>& arguments,
                    const selection& chosen, std::uint64_t seed, stack_of_values& results) {
     std::vector<c10::IValue> host = host_arguments(arguments, chosen, seed);
@@ -223,7 +223,7 @@ class computed_operation final : public c10::OperatorKernel {
       }
     } catch (const std::exception&) {
     }
-    // An exception costs more than most operations: one that always fails is not tried again.
+    // An exception costs more than most operations, so stop trying an operation that always fails.
     constexpr int most_failures = 32;
     if (++failures_ >= most_failures) on_host_ = false;
     return false;
@@ -298,7 +298,7 @@ class computed_operation final : public c10::OperatorKernel {
     changed_by_list = outer;
   }
 
-  /// Number of rows that an operation reads back: of the tensor whose size is a value.
+  /// Returns the count that an operation reads back: the rows of the result whose size depends on values.
   static std::int64_t size_of_result(const c10::OperatorHandle& operation, const std::vector<c10::IValue>& arguments,
                                      const stack_of_values& results) {
     const c10::IValue& first = results[results.size() - operation.schema().returns().size()];
@@ -330,7 +330,7 @@ class computed_operation final : public c10::OperatorKernel {
     return small;
   }
 
-  /// Puts the CPU's results into the memory of the original's, and marks all that was written.
+  /// Copies the CPU's results into the original's memory, and marks all written bytes.
   void finish(const c10::OperatorHandle& operation, stack_of_values& stack, const std::vector<c10::IValue>& arguments,
               const selection& chosen, const stack_of_values& results, bool done, bool is_true) const {
     for (const written_argument& each : written_) {

@@ -1,4 +1,5 @@
-// The driver double's functions about values (simcuda/control.h), found in the process: it is loaded before PyTorch is.
+// The simulated driver's functions about values (simcuda/control.h), found in the process, which loads it before
+// PyTorch.
 #pragma once
 
 #include <dlfcn.h>
@@ -45,7 +46,7 @@ inline const driver_calls& driver() {
   return only;
 }
 
-/// Kernels launched in this scope are of an operation whose results are marked.
+/// Kernels launched in this scope belong to an operation whose results are marked.
 class operation_scope {
  public:
   operation_scope() { driver().begin_operation(); }
@@ -54,7 +55,7 @@ class operation_scope {
   operation_scope& operator=(const operation_scope&) = delete;
 };
 
-/// In this scope an operation that reads its result's size gets this one.
+/// In this scope an operation that reads back its result's size gets this count.
 class answered_scope {
  public:
   answered_scope(std::int64_t count, bool is_true) { driver().answer_reads(count, is_true ? 1 : 0); }

@@ -1,4 +1,4 @@
-// Operations that only cards have, as the CPU computes the same: attention and the normalisation of batches.
+// CPU equivalents of operations that only cards have: attention and batch normalisation.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -16,7 +16,7 @@
 
 namespace gpumem::values {
 
-/// The arguments of a call, by their names in the schema.
+/// A call's arguments, by their names in the schema.
 class named_arguments {
  public:
   named_arguments(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& values)
@@ -61,7 +61,7 @@ inline void attention(const named_arguments& arguments, std::vector<c10::IValue>
   results[1] = std::move(logsumexp);
 }
 
-/// The CPU's own sums are made anew: a card's have another shape.
+/// Recomputes logsumexp, because a card's has another shape.
 inline void attention_backward(const named_arguments& arguments, std::vector<c10::IValue>& results) {
   const auto [out, logsumexp] = attend(arguments);
   const at::Tensor gradient =
@@ -96,7 +96,7 @@ inline void batch_norm_backward(const named_arguments& arguments, std::vector<c1
 
 }  // namespace equivalents
 
-/// Null: the operation has none.
+/// Returns the operation's equivalent; null if it has none.
 inline equivalent equivalent_of(std::string_view name) {
   using entry = std::pair<std::string_view, equivalent>;
   constexpr std::array<entry, 8> all{{
@@ -115,7 +115,7 @@ inline equivalent equivalent_of(std::string_view name) {
   return nullptr;
 }
 
-/// What an equivalent does not read.
+/// Whether equivalents do not read this argument.
 inline bool is_ignored_by_equivalents(std::string_view argument) {
   constexpr std::array names{"philox_seed", "philox_offset", "cum_seq_q",   "cum_seq_k",
                              "out",         "logsumexp",     "reserveSpace"};

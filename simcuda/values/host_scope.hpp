@@ -1,4 +1,4 @@
-// Where the CPU's kernels run in the place of a card's.
+// A scope in which the CPU's kernels run in place of a card's.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -13,7 +13,7 @@ struct no_warnings final : c10::WarningHandler {
   void process(const c10::Warning& /*warning*/) override {}
 };
 
-/// The CPU's kernels run below autograd, autocast and Python's modes, and say nothing.
+/// The CPU's kernels run below autograd, autocast and Python's modes, and emit no warnings or records.
 class host_scope {
  public:
   host_scope()

@@ -1,4 +1,4 @@
-// Which operations are computed, and how.
+// Decides which operations are computed, and how.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,13 +12,13 @@ namespace gpumem::values {
 
 enum class operation_kind {
   usual,       ///< the same operation on host tensors over the card's memory
-  copies,      ///< copy_: what the driver's copies do not move
-  counted,     ///< it reads its result's size, or its result, back: computed first
-  fills_zero,  ///< large results are zeros without touching them
+  copies,      ///< copy_: computes the copies that the driver's copies do not make
+  counted,     ///< reads back its result, or the result's size, so it is computed first
+  fills_zero,  ///< fills large results with zeros without touching their memory
   drops,       ///< native_dropout, whose CPU form uses the CPU's generator
 };
 
-/// They only allocate, or look at a tensor without its bytes, or read a value themselves.
+/// Whether an operation is not wrapped: it only allocates, does not access the tensor's bytes, or reads a value itself.
 inline bool is_left_alone(std::string_view name) {
   constexpr std::array begins{"aten::empty",
                               "aten::new_empty",
@@ -34,7 +34,7 @@ inline bool is_left_alone(std::string_view name) {
   return std::any_of(begins.begin(), begins.end(), [&](std::string_view each) { return name.starts_with(each); });
 }
 
-/// CPU kernels that trust the indices in their arguments: computed only where all of them are true.
+/// Whether a CPU kernel does not check the indices in its arguments: computed only if all of them are true.
 inline bool trusts_indices(std::string_view name) {
   if (name.find("max_pool") != std::string_view::npos && name.ends_with("_backward")) return true;
   constexpr std::array begins{
@@ -43,7 +43,7 @@ inline bool trusts_indices(std::string_view name) {
   return std::any_of(begins.begin(), begins.end(), [&](std::string_view each) { return name.starts_with(each); });
 }
 
-/// Registered for every device at once, but their values come from kernels that only a card has.
+/// Whether an operation is registered for all devices, although its values come from kernels that only a card has.
 inline bool is_computed_whole(std::string_view name) {
   constexpr std::array names{"aten::copy_", "aten::convolution", "aten::convolution_backward"};
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -64,7 +64,7 @@ inline operation_kind kind_of(std::string_view name) {
                                                                           : operation_kind::usual;
 }
 
-/// A view of its argument has no values of its own.
+/// Whether an operation returns a view of its argument, which has no values of its own.
 inline bool is_view(const c10::FunctionSchema& schema) {
   for (const c10::Argument& each : schema.returns()) {
     if (each.alias_info() != nullptr && !each.alias_info()->isWrite()) return true;

@@ -1,4 +1,5 @@
-// Random operations: a generator of the simulator's own, seeded from the card's, so that the CPU's stays as it is.
+// Random operations use the simulator's own generator, seeded from the card's, so that the CPU's generator is
+// unchanged.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -10,7 +11,7 @@
 
 namespace gpumem::values {
 
-/// Of the values that the card's generator gives next; seeds as good as far ones (SplitMix64).
+/// Derives a seed from the card generator's next values. SplitMix64 makes neighbouring seeds independent.
 inline std::uint64_t seed_of(const at::Generator& card) {
   std::uint64_t seed = card.current_seed() + 0x9e37'79b9'7f4a'7c15U * (card.get_offset() + 1);
   seed = (seed ^ (seed >> 30U)) * 0xbf58'476d'1ce4'e5b9U;
@@ -18,7 +19,7 @@ inline std::uint64_t seed_of(const at::Generator& card) {
   return seed ^ (seed >> 31U);
 }
 
-/// The generator that an operation uses: the one passed to it, or the card's.
+/// Returns the generator of an operation: its argument, or the card's.
 inline at::Generator card_generator(const c10::IValue& passed, at::Device card) {
   if (passed.isGenerator() && passed.toGenerator().defined()) return passed.toGenerator();
   return at::globalContext().defaultGenerator(card);

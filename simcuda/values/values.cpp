@@ -1,5 +1,5 @@
-// PyTorch's small operations on simulated cards get their values: each kernel of the key CUDA is wrapped in one that
-// runs it, which makes the same requests for memory, and then the CPU's kernel over the same memory.
+// Computes the values of PyTorch's small operations on simulated cards: wraps each CUDA kernel, runs it for its memory
+// requests, and then runs the CPU's kernel over the same memory.
 #include <torch/library.h>
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace gpumem::values {
 namespace {
 
 int wrap_all() {
-  no_warnings silent;  // PyTorch tells once that a kernel is registered anew
+  no_warnings silent;  // PyTorch warns once about a kernel that is registered again
   const c10::WarningUtils::WarningHandlerGuard guard{&silent};
   static torch::Library only{torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__};
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
@@ -35,8 +35,8 @@ int wrap_all() {
 }  // namespace
 }  // namespace gpumem::values
 
-/// Computes operations on tensors of at most `elements` from now on. Returns how many operations are wrapped; -1: why
-/// not is in `error`, which has room for `size` bytes.
+/// Computes operations on tensors of at most `elements` from now on. Returns how many operations are wrapped; -1 on
+/// failure, with the reason in `error`, which has room for `size` bytes.
 extern "C" __attribute__((visibility("default"))) int gpumem_compute_values(std::int64_t elements, char* error,
                                                                             std::size_t size) {
   using namespace gpumem::values;  // NOLINT: the one function

@@ -1,6 +1,6 @@
-// gpumem.h: opening, memory, streams and limits. c_api_report.cpp has what only tells.
+// gpumem.h: opening, memory, streams and limits. c_api_report.cpp has the read-only functions.
 //
-// A handle is freed by gpumem_close alone, so nothing here needs a lock.
+// Only gpumem_close frees a handle, so nothing here needs a lock.
 #include <memory>
 #include <span>
 #include <sstream>
@@ -21,7 +21,7 @@ using gpumem::errc;
 using gpumem::result;
 using gpumem::status;
 
-/// `name=value` pairs with spaces between, then the environment.
+/// Reads settings from `name=value` pairs separated by spaces, then from the environment.
 result<gpumem::settings> settings_of(const char* text) {
   gpumem::settings options;
   std::istringstream pairs{text == nullptr ? "" : text};
@@ -57,7 +57,7 @@ extern "C" {
 const char* gpumem_code_name(gpumem_code code) {
   if (code == GPUMEM_HOST_FAILURE) return "host_failure";
   if (code < GPUMEM_OK || code > GPUMEM_POLICY_FAILED) return "unknown code";
-  return gpumem::to_string(static_cast<errc>(code)).data();  // of a literal
+  return gpumem::to_string(static_cast<errc>(code)).data();  // a string literal
 }
 
 const char* gpumem_last_message(void) { return gpumem::c_edge::last_message.c_str(); }
@@ -68,7 +68,7 @@ gpumem_code gpumem_default(gpumem_allocator** allocator) {
     *allocator = nullptr;
     const result<gpumem::allocator*> found = gpumem::default_allocator();
     if (!found) return found.why();
-    static auto* const handle = new gpumem_allocator;  // as long as the process
+    static auto* const handle = new gpumem_allocator;  // never destroyed
     handle->allocator = *found;
     *allocator = handle;
     return {};
@@ -125,7 +125,7 @@ gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, 
       config.ordinal = ordinal;
       config.capacity_bytes = bytes;
       config.host_memory = host_memory != 0;
-      // Each device has addresses of its own, four capacities of them.
+      // Each device gets its own address range of 4 TiB.
       config.first_address += static_cast<std::uint64_t>(ordinal) << 42;
       config.address_space_bytes = std::uint64_t{1} << 42;
       made.push_back(std::make_unique<gpumem::sim_device>(config));

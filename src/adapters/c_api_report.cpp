@@ -1,4 +1,4 @@
-// gpumem.h: what it tells of blocks, pools and logical devices, as structs that may grow.
+// gpumem.h: reports about blocks, pools and logical devices, as structs that later versions may extend.
 #include "c_edge.hpp"
 #include "pointers.hpp"
 

@@ -1,5 +1,5 @@
-// What every function of gpumem.h does at its edge: checks what C can get wrong, turns a status into a code and keeps
-// its message for the thread, and lets no exception out.
+// The boundary to C, shared by every function of gpumem.h: checks arguments, turns a status into a code, keeps its
+// message for the thread, and lets no exception out.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 #include "gpumem/gpumem.h"
 
 struct gpumem_allocator {
-  std::vector<std::unique_ptr<gpumem::device>> devices;  // of `owned`, which goes first
-  std::unique_ptr<gpumem::allocator> owned;              // none where it is the process's own
+  std::vector<std::unique_ptr<gpumem::device>> devices;  // used by `owned`, which is destroyed first
+  std::unique_ptr<gpumem::allocator> owned;              // null if the handle uses the process's allocator
   gpumem::allocator* allocator = nullptr;
 };
 
@@ -38,7 +38,7 @@ static_assert(static_cast<int>(errc::corrupt) == GPUMEM_CORRUPT);
 static_assert(static_cast<int>(errc::policy_failed) == GPUMEM_POLICY_FAILED);
 static_assert(static_cast<int>(errc::host_failure) == GPUMEM_HOST_FAILURE);
 
-/// Runs `call`, which returns a status, at the edge to C.
+/// Runs `call`, which returns a status, and converts its result and exceptions to a code.
 template <typename Call>
 gpumem_code guarded(const Call& call) noexcept {
   try {
@@ -61,7 +61,7 @@ inline status null_argument(std::string_view name) {
   return {errc::invalid_argument, std::string{name} + " is null; expected a pointer"};
 }
 
-/// Runs `call` with the allocator behind the handle.
+/// Runs `call` with the handle's allocator.
 template <typename Call>
 gpumem_code with_allocator(gpumem_allocator* memory, const Call& call) noexcept {
   return guarded([&]() -> status {
@@ -79,7 +79,8 @@ inline bool exists(const allocator& allocator, int device) {
   return device >= 0 && static_cast<std::size_t>(device) < allocator.devices().size();
 }
 
-/// As much of `value` as the caller's version of the struct has room for; what is beyond ours is zeroed.
+/// Copies the fields of `value` that the caller's version of the struct has, and zeroes fields that only the caller's
+/// has.
 template <typename Struct>
 status hand_over(Struct value, Struct* target) {
   const std::size_t theirs = target->struct_bytes;

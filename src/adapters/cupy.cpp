@@ -1,9 +1,9 @@
-// Entry points for CuPy without the Python package: called by a PythonFunctionAllocator, or by address by a
-// CFunctionAllocator, whose signature they have.
+// Entry points for CuPy without the Python package. A PythonFunctionAllocator calls them through Python; a
+// CFunctionAllocator, whose signature they have, calls them by address.
 //
-// `param` is the stream that the block belongs to; 0 is the default stream. Python passes the current one; a
-// CFunctionAllocator passes the same for good, and does not look at null. No exception leaves them: an out-of-memory is
-// told in the log with its whole report and returns null. Any thread.
+// `param` is the block's stream; 0 is the default stream. Python passes the current stream. A CFunctionAllocator always
+// passes the same `param` and does not check for null. No exception leaves these functions: on out-of-memory they log
+// the whole report and return null. Any thread.
 #include <cstddef>
 #include <exception>
 #include <mutex>
@@ -20,7 +20,7 @@ GPUMEM_API void* gpumem_cupy_malloc(void* param, std::size_t bytes, int device) 
   try {
     const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
     if (!found) {
-      static std::once_flag said;  // CuPy asks again for every array
+      static std::once_flag said;  // CuPy calls this for every array
       std::call_once(said, [&] { gpumem::log_line("cupy: " + found.why().message()); });
       return nullptr;
     }

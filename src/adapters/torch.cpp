@@ -1,11 +1,11 @@
 // Entry points for PyTorch: torch.cuda.memory.CUDAPluggableAllocator(path, "gpumem_torch_alloc", "gpumem_torch_free").
 //
-// PyTorch looks the two functions up by name and calls them with a size, an ordinal as it counts devices and a stream;
-// both may be called from any thread. It does not look at a null answer, so an out-of-memory is thrown, and arrives in
-// Python as an exception with the whole report. The hooks that PyTorch takes by address are named at their functions.
+// PyTorch looks the two functions up by name and calls them with a size, a device ordinal in PyTorch's count and a
+// stream, from any thread. It does not check for null, so out-of-memory throws and reaches Python as an exception with
+// the whole report. The hooks that PyTorch takes by address are named at their functions.
 //
-// Not among them are begin_allocate_to_pool and release_pool: gpumem notices by itself that a stream captures, and the
-// driver tells it when the graph is gone.
+// The hooks begin_allocate_to_pool and release_pool are not needed: gpumem detects captures itself, and the driver
+// tells it when a graph is destroyed.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -27,14 +27,14 @@ gpumem::allocator& opened() {
   return **found;
 }
 
-/// With several pools a device, PyTorch's tensors live in the first one of theirs.
+/// Returns the logical device for PyTorch's tensors on a GPU: the first one if the GPU has several pools.
 int logical_of(const gpumem::allocator& allocator, int physical) {
   const gpumem::result<int> logical = gpumem::first_logical_on(allocator, physical);
   if (!logical) throw gpumem::bad_request{logical.why()};
   return *logical;
 }
 
-/// `gpumem simulate` lists what its card refused (simcuda/control.h), and gpumem's own refusals as well.
+/// Adds gpumem's own refusals to the card's, which `gpumem simulate` lists (simcuda/control.h).
 void tell_simulated_card(int device, const gpumem::oom_report& refused) {
   using note_function = void (*)(int, const char*, std::uint64_t, const char*);
   const auto function = reinterpret_cast<note_function>(::dlsym(RTLD_DEFAULT, "simcuda_note_refusal"));
@@ -51,7 +51,7 @@ void tell_simulated_card(int device, const gpumem::oom_report& refused) {
 
 }  // namespace
 
-/// As PyTorch's MempoolId_t is passed: two integers in registers.
+/// Has the calling convention of PyTorch's MempoolId_t: two integers in registers.
 struct gpumem_torch_pool_id {
   unsigned long long first;
   unsigned long long second;
@@ -59,7 +59,7 @@ struct gpumem_torch_pool_id {
 
 extern "C" {
 
-/// `cudaStream_t` is passed as a pointer, so that this needs no CUDA header.
+/// Takes `cudaStream_t` as a pointer, so that this needs no CUDA header.
 GPUMEM_API void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stream) {
   if (bytes <= 0) return nullptr;
   gpumem::allocator& allocator = opened();
@@ -74,15 +74,15 @@ GPUMEM_API void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stre
   }
 }
 
-// The block goes back in the order of the stream that it was allocated for, which is the one that PyTorch names here; a
-// use by another stream comes through gpumem_torch_record_stream.
+// Frees the block in the order of the stream that it was allocated on; `stream` names the same one. Uses on other
+// streams are reported through gpumem_torch_record_stream.
 GPUMEM_API void gpumem_torch_free(void* ptr, std::ptrdiff_t /*bytes*/, int /*device*/, void* /*stream*/) {
   if (ptr == nullptr) return;
   const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
   if (found) (*found)->deallocate(ptr);
 }
 
-/// For `set_record_stream_fn`: a tensor is used by work on another stream, too.
+/// For `set_record_stream_fn`: work on another stream uses the tensor, too.
 GPUMEM_API void gpumem_torch_record_stream(void* ptr, void* stream) {
   if (ptr == nullptr) return;
   if (const gpumem::status noted = opened().record_use(ptr, {stream}); !noted) {
@@ -90,8 +90,8 @@ GPUMEM_API void gpumem_torch_record_stream(void* ptr, void* stream) {
   }
 }
 
-/// For `set_end_allocate_to_pool_fn`, which PyTorch calls when a capture on that device has ended. Its stream exists
-/// then, and is asked; streams of other libraries in the process may be destroyed, and are not.
+/// For `set_end_allocate_to_pool_fn`, which PyTorch calls when a capture on that device has ended. Only the stream of
+/// that capture is queried, because it still exists; streams of other libraries may be destroyed.
 GPUMEM_API void gpumem_torch_end_allocate_to_pool(int device, gpumem_torch_pool_id /*pool*/) {
   const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
   if (!found) return;
@@ -106,15 +106,15 @@ GPUMEM_API void gpumem_torch_empty_cache() {
   for (const gpumem::logical_device& d : all.devices()) static_cast<void>(all.trim(d.ordinal));
 }
 
-/// For `set_init_fn`: opens the allocator when PyTorch starts to use GPUs, so that a bad GPUMEM_* is told then.
+/// For `set_init_fn`: opens the allocator when PyTorch starts to use GPUs, so that a bad GPUMEM_* is reported then.
 GPUMEM_API void gpumem_torch_init(int /*devices*/) { static_cast<void>(opened()); }
 
-/// For `set_memory_fraction_fn`: torch.cuda.set_per_process_memory_fraction. Of the GPU's memory; it becomes the limit
-/// of the pool that PyTorch's tensors on that GPU live in.
+/// For `set_memory_fraction_fn` (torch.cuda.set_per_process_memory_fraction): limits the pool of PyTorch's tensors on
+/// that GPU to a fraction of the GPU's memory.
 GPUMEM_API void gpumem_torch_memory_fraction(double fraction, int device) {
   gpumem::allocator& allocator = opened();
   const int logical = logical_of(allocator, device);
-  if (!(fraction > 0 && fraction <= 1)) {  // NaN as well
+  if (!(fraction > 0 && fraction <= 1)) {  // NaN fails this test too
     throw std::invalid_argument{"gpumem: a memory fraction of " + std::to_string(fraction) + ": expected (0, 1]"};
   }
   const auto total = static_cast<double>(allocator.devices()[static_cast<std::size_t>(logical)].gpu_total_bytes);
@@ -123,7 +123,7 @@ GPUMEM_API void gpumem_torch_memory_fraction(double fraction, int device) {
   if (!applied) throw std::invalid_argument{"gpumem: " + applied.why().message()};
 }
 
-/// For `set_base_alloc_fn`: the segment that a block is a part of, and its size.
+/// For `set_base_alloc_fn`: returns the block's segment and its size.
 GPUMEM_API void* gpumem_torch_base_alloc(void* ptr, std::size_t* bytes) {
   const gpumem::result<gpumem::block_info> found = opened().describe(ptr);
   if (!found) throw std::invalid_argument{"gpumem: " + found.why().message()};

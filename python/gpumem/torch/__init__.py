@@ -3,7 +3,7 @@
     import gpumem.torch
     gpumem.torch.enable(policy="expandable", limit="80%")
 
-before the first use of a GPU; or nothing but GPUMEM_TORCH=1 in the environment.
+before the first use of a GPU; or only set GPUMEM_TORCH=1 in the environment.
 """
 import contextlib
 import ctypes
@@ -16,7 +16,7 @@ from . import _build, _settings
 
 __all__ = ["enable", "how", "TESTED"]
 
-#: torch's versions that gpumem's tests run.
+#: Versions of torch that gpumem's tests cover.
 TESTED = ("2.11", "2.15")
 
 LOST = ("memory statistics, snapshots, memory pools, checkpoints of graph trees, and torch.OutOfMemoryError (out of "
@@ -28,29 +28,28 @@ IN_USE = ("a GPU is in use already, and PyTorch's own allocator has the memory o
 
 
 class _RefusedByTorch(RuntimeError):
-    """PyTorch does not take its own settings. Without gpumem it says so at the first use of a GPU."""
+    """PyTorch rejects its own settings. Without gpumem it raises this error at the first use of a GPU."""
 
 
 _how = None
-_kept = []  # libraries and functions that PyTorch calls from here on
+_kept = []  # keeps libraries and functions that PyTorch calls alive
 
 
 def how():
-    """How PyTorch uses gpumem: "allocator", "hooks" (torch's pluggable allocator, which has less), or None: it does not."""
+    """How PyTorch uses gpumem: "allocator", "hooks" (the pluggable allocator, with fewer features), or None if it does not."""
     return _how
 
 
 def enable(*, fallback=True, **settings):
     """Makes gpumem PyTorch's allocator. Call it before the first use of a GPU.
 
-    `settings` are gpumem's options in small letters: policy, limit, pools, trace and so on; where GPUMEM_* of the
-    environment names one, the environment wins. What only a GPU can tell, such as a limit above its memory, is told at
-    its first use. `expandable_segments:True` in PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF selects the policy
-    expandable where no policy is named; a warning says so, and which keys have no effect. Where the package brings no
-    allocator for the installed torch, it is compiled at its first use (a few seconds, then cached). Where that is not
-    possible, PyTorch's pluggable allocator serves instead, with a warning that says what is lost; with `fallback=False`
-    it is an error. RuntimeError says what is wrong and what to do; PyTorch keeps its own allocator then. Returns what
-    `how()` does.
+    `settings` are gpumem's options in lower case: policy, limit, pools, trace and so on; a GPUMEM_* variable of the
+    environment overrides them. Errors that need the GPU to detect, such as a limit above its memory, are raised at its
+    first use. `expandable_segments:True` in PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF selects the policy expandable
+    if no policy is set; a warning says so, and lists keys that have no effect. If the package has no allocator for the
+    installed torch, the first use compiles one (a few seconds, then cached). If that fails, gpumem uses PyTorch's
+    pluggable allocator and warns which features are missing; with `fallback=False` it raises an error. On failure raises
+    RuntimeError with the cause and the remedy, and PyTorch keeps its own allocator. Returns the value of `how()`.
     """
     global _how
     import torch
@@ -80,11 +79,11 @@ def _load(torch):
     if ready is not None:
         try:
             return ctypes.CDLL(str(ready), mode=os.RTLD_NOW)
-        except OSError as wrong:  # an older system, or a torch that only bears this version's name: compile it
+        except OSError as wrong:  # an older system, or another build of this torch version: compile one
             why = f"; the one that the package brings does not load: {wrong}"
     try:
         made = _build.build(torch)
-        with contextlib.suppress(OSError):  # damaged: compiled anew
+        with contextlib.suppress(OSError):  # damaged: compile it again
             return ctypes.CDLL(str(made))
         return ctypes.CDLL(str(_build.build(torch, in_place_of=made)))
     except OSError as wrong:
@@ -108,7 +107,7 @@ def _enable(torch, fallback):
     loaded.gpumem_torch_in_use.restype = ctypes.c_bool
     if loaded.gpumem_torch_in_use():
         raise RuntimeError(IN_USE)
-    _native.check(_native.load().gpumem_check_environment())  # a bad GPUMEM_* is told now
+    _native.check(_native.load().gpumem_check_environment())  # reports a bad GPUMEM_* now
     for name, error in ("gpumem_torch_read_settings", _RefusedByTorch), ("gpumem_torch_install", RuntimeError):
         step = loaded[name]
         step.restype = ctypes.c_char_p
@@ -121,7 +120,7 @@ def _enable(torch, fallback):
 
 
 def _limit_memory_info(torch, loaded):
-    """torch.cuda.mem_get_info() asks the driver, which knows of no limit: servers would size their caches by the whole GPU."""
+    """Applies the limit to torch.cuda.mem_get_info(); else servers would size their caches by the whole GPU."""
     limited = loaded.gpumem_torch_memory_info
     limited.restype = ctypes.c_bool
     of_driver = torch.cuda.mem_get_info
@@ -154,7 +153,7 @@ def _hooks(torch):
         getattr(it, setter)(address)
     try:
         torch.cuda.memory.change_current_allocator(pluggable)
-    except RuntimeError as wrong:  # for this reason only
+    except RuntimeError as wrong:  # its only cause
         raise RuntimeError(IN_USE) from wrong
     _kept.extend([loaded, pluggable])
 
@@ -167,6 +166,6 @@ def _autoload():
     if asked == "1":
         try:
             enable()
-        except _RefusedByTorch as wrong:  # `import torch` succeeds, as without gpumem
+        except _RefusedByTorch as wrong:  # do not fail `import torch`
             warnings.warn(f"gpumem.torch: not enabled: {wrong} PyTorch refuses this setting at the first use of a GPU",
                           stacklevel=2)

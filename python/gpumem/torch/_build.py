@@ -1,7 +1,7 @@
-"""The extension that is PyTorch's allocator: the package's own for this torch, or compiled against it and kept in a cache.
+"""PyTorch's allocator extension: prebuilt in the package for this torch, or compiled against it and kept in a cache.
 
-A wheel may bring extensions, each under the name of the torch that it was compiled against (`prebuild`). The key of the
-cache (_compile.py) covers all that goes into one: torch's commit, the source, gpumem's headers, the compiler.
+A wheel may contain extensions, each named after the torch that it was compiled against (`prebuild`). The cache key
+(_compile.py) covers all inputs of an extension: torch's commit, the source, gpumem's headers, the compiler.
 """
 import glob
 import importlib.util
@@ -20,7 +20,7 @@ PREBUILT = SOURCE.parent.parent / "prebuilt"
 
 
 def cuda_headers():
-    """The folder of cuda_runtime_api.h: of NVIDIA's wheels, the Toolkit, or Triton, which brings the headers along."""
+    """Returns the folder of cuda_runtime_api.h: in NVIDIA's wheels, the Toolkit, or Triton's package."""
     folders = [os.path.join(p, "nvidia", "*", "include") for p in sys.path]
     folders += [os.path.join(os.environ[name], "include") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     folders += ["/usr/local/cuda/include", "/opt/cuda/include"]
@@ -34,7 +34,7 @@ def cuda_headers():
 
 
 def command(torch_folder, abi, cxx, headers, out, *, movable=False):
-    """A `movable` one finds libgpumem where a package has it, and torch's libraries by their names: they are loaded."""
+    """Returns the compiler's command. `movable`: finds libgpumem relative to itself, and torch's libraries by name."""
     torch_folder = pathlib.Path(torch_folder)
     paths = ["-Wl,-rpath,$ORIGIN/../../lib", "-s"] if movable else [f"-Wl,-rpath,{torch_folder / 'lib'}",
                                                                    f"-Wl,-rpath,{library().parent}"]
@@ -47,20 +47,20 @@ def command(torch_folder, abi, cxx, headers, out, *, movable=False):
 
 
 def prebuilt_name(version, git_version, cuda, abi):
-    """Of the extension for one build of torch: wheels of one commit differ in CUDA, and who builds torch names a version."""
+    """Names the extension of a build of torch: wheels of one commit differ in CUDA, own builds in the version."""
     return f"{git_version}-torch{version}-cuda{cuda}-abi{int(abi)}.so"
 
 
 def prebuilt(torch):
-    """The package's own extension for this torch, or None."""
+    """Returns the package's extension for this torch, or None."""
     found = PREBUILT / prebuilt_name(torch.__version__, torch.version.git_version, torch.version.cuda,
                                      torch._C._GLIBCXX_USE_CXX11_ABI)
     return found if found.is_file() else None
 
 
 def prebuild():
-    """Compiles the extension for this Python's torch into the package, and returns its path. Imports no torch, which needs
-    CUDA's libraries; its wheels have the C++11 ABI since 2.6."""
+    """Compiles the extension for this Python's torch into the package, and returns its path. Does not import torch, which
+    needs CUDA's libraries. Assumes the C++11 ABI, which torch's wheels have since 2.6."""
     found = importlib.util.find_spec("torch")
     if found is None:
         raise BuildError(f"{sys.executable} has no torch to compile the extension against")
@@ -75,8 +75,8 @@ def prebuild():
 
 
 def build(torch, in_place_of=None):
-    """The path of an extension that is compiled for this torch, now or earlier. `in_place_of` is one that does not load.
-    BuildError where it cannot be made."""
+    """Returns the extension for this torch, compiled if needed. `in_place_of`: a file that fails to load, to replace.
+    Raises BuildError if it cannot be built."""
     torch_folder = os.path.dirname(os.path.abspath(torch.__file__))
     abi = torch._C._GLIBCXX_USE_CXX11_ABI
     if not library().is_file():

@@ -1,6 +1,6 @@
-"""Compiles an extension once and keeps it in a cache, for everybody who compiles against an installed torch.
+"""Compiles an extension against the installed torch once and keeps it in a cache.
 
-Several processes that start at once compile it once; where no folder can be written, each compiles it for itself.
+Processes that start together compile it once. If no folder is writable, each process compiles its own.
 """
 import atexit
 import contextlib
@@ -14,11 +14,11 @@ import tempfile
 
 
 class BuildError(RuntimeError):
-    """Why there is no extension, and what to do."""
+    """The extension cannot be built; the message has the cause and the remedy."""
 
 
 def compiler():
-    """A C++ compiler and what it says of itself."""
+    """Returns a C++ compiler and its version line."""
     named = os.environ.get("CXX")
     for name in [named] if named else ["g++", "c++", "clang++"]:
         path = shutil.which(name)
@@ -40,12 +40,12 @@ def key_of(parts):
 
 
 def cache_folder():
-    """A folder of this user's own, or None where there is none that can be written."""
+    """Returns a writable folder that only this user can write, or None."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = pathlib.Path(base) / "gpumem" / "torch"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A library that others may write is nothing to load.
+        # Loading a library that others can write is unsafe.
         of = folder.stat()
         if of.st_uid != os.getuid() or of.st_mode & 0o022 or not os.access(folder, os.W_OK):
             return None
@@ -63,14 +63,14 @@ def digest_file(made):
 
 
 def is_whole(made):
-    """False where the file was cut off or changed: to load such a one may kill the process."""
+    """False if the file was truncated or changed; loading it could crash the process."""
     with contextlib.suppress(OSError):
         return digest_file(made).read_text() == digest(made)
     return False
 
 
 def compile_into(folder, name, command, *, movable=False):
-    """`command(out)` is the compiler's command line that makes the file `out`."""
+    """Compiles the library `name`. `command(out)` returns the compiler's command line for the file `out`."""
     done = folder / f"{name}.so"
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as made:
         pass
@@ -91,7 +91,7 @@ def compile_into(folder, name, command, *, movable=False):
 
 
 def identity(file):
-    """Another one where the file was replaced; None where there is none."""
+    """Identifies the file's current content: changes when the file is replaced. None if there is no file."""
     with contextlib.suppress(OSError):
         of = os.stat(file)
         return of.st_ino, of.st_mtime_ns
@@ -99,7 +99,7 @@ def identity(file):
 
 
 def cached(key, command, in_place_of=None):
-    """The path of the library with this key, compiled now or earlier. `in_place_of` is one that does not load."""
+    """Returns the library with this key, compiled if needed. `in_place_of`: a file that fails to load, to replace."""
     folder = cache_folder()
     if folder is None:
         own = tempfile.mkdtemp(prefix="gpumem-torch-")

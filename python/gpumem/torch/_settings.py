@@ -1,27 +1,27 @@
-"""PYTORCH_CUDA_ALLOC_CONF with gpumem: which keys choose something, and which have no effect. Needs no torch."""
+"""Translates PYTORCH_CUDA_ALLOC_CONF to gpumem's settings, and finds keys that have no effect. Needs no torch."""
 import re
 
-#: PyTorch reads the first one that is set.
+#: PyTorch reads the first variable that is set.
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-# `key:value` or `key:[value,value]`; a value of a list may have a colon of its own.
+# `key:value` or `key:[value,value]`; values in a list may contain colons.
 _PAIR = re.compile(r"([^:,\[\]]+):(\[[^\]]*\]|[^,\[\]]*)")
 
 
 def _pairs(text):
-    """Keys and their values. PyTorch checks them itself, at the first use of a GPU."""
+    """Returns keys and values. PyTorch checks them at the first use of a GPU."""
     return dict(_PAIR.findall("".join(text.split())))
 
 
 def _is_in_force(key):
-    """Pinned memory is PyTorch's own with gpumem, too; the fraction is a limit."""
+    """Whether a key applies with gpumem: PyTorch still allocates pinned memory, and the fraction is a limit."""
     return key.startswith("pinned_") or key == "per_process_memory_fraction"
 
 
 def translate(environment, given):
-    """Returns settings for gpumem, and a line that says what they follow from ("" where there is nothing to say).
+    """Returns settings for gpumem, and a line that explains them ("" if there are none to explain).
 
-    `given` are the settings of `enable()`. A policy that these or the environment name stays.
+    `given` are the settings of `enable()`. A policy in these or in the environment has precedence.
     """
     variable = next((name for name in VARIABLES if name in environment), None)
     if variable is None:

@@ -1,10 +1,10 @@
-// What forward.S asks for at the first call of each name.
+// Resolves a driver name when forward.S first calls it.
 #include "entry_points.hpp"
 
 namespace gpumem::preload {
 namespace {
 
-/// In the order of the slots.
+/// In the order of forward.S's slots.
 constexpr const char* const names[] = {
 #define NAME(name) #name,
 #include "driver_names.def"

@@ -13,7 +13,7 @@ std::uint64_t bytes_of(CUarray_format format) {
     case CU_AD_FORMAT_HALF:
       return 2;
     default:
-      return 4;  // or, for a compressed or planar format, less
+      return 4;  // an upper bound: compressed and planar formats take less
   }
 }
 

@@ -1,5 +1,5 @@
-// How many bytes a counted call takes and of which device, read off its arguments; and what it gives back, to find the
-// price again when that is freed.
+// Reads from a counted call's arguments how many bytes it takes, on which device, and the result that identifies the
+// memory when it is freed.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +10,16 @@
 
 namespace gpumem::preload {
 
-/// An ordinal of -1: the device of the current context.
+/// An ordinal of -1 means the device of the current context.
 struct call_size {
   std::uint64_t bytes = 0;
   int ordinal = -1;
 };
 
-/// What the receipt of a call is kept under.
+/// The kind of key under which the receipt of a call is stored.
 enum class kept_as : std::uint8_t { address, handle, pages, graph };
 
-/// The driver gives large memory in units of 2 MiB, small memory out of such units.
+/// Rounds up as the driver does: it takes large memory in units of 2 MiB and divides such units for small memory.
 constexpr std::uint64_t price_of_bytes(std::uint64_t bytes) {
   constexpr std::uint64_t unit = std::uint64_t{2} << 20;
   const std::uint64_t granularity = bytes > unit / 2 ? unit : std::uint64_t{block_granularity};

@@ -35,18 +35,17 @@ namespace {
 
 checked_mutex opening;
 std::array<std::atomic<CUresult>, most_devices> refusals;  // CUDA_SUCCESS: none
-std::atomic<bool> cannot_serve{false};                     // the driver is too old, or lacks something
+std::atomic<bool> cannot_serve{false};                     // the driver is too old, or lacks a function
 
-/// Everything that was ever open, so that what a reset left behind stays reachable.
+/// Every device ever opened; keeps those that a reset closed reachable.
 std::vector<served_context*>& all_ever() {
   static auto* const only = new std::vector<served_context*>;
   return *only;
 }
 
-// --- what gpumem sees of the driver: the driver, but for functions that know our own streams and the process's limit
-// --
+// --- the driver as gpumem calls it, with functions that know gpumem's streams and the process's limit ---
 
-// Each device that is opened asks for them anew, while others are in use.
+// Stored again for each device that opens, while other devices use them.
 std::atomic<PFN_cuStreamWaitEvent_v3020> wait_on_stream = nullptr;
 std::atomic<bool> records_on_context = false;  // since CUDA 12.5
 
@@ -61,7 +60,7 @@ CUresult CUDAAPI stream_waits(CUstream h_stream, CUevent h_event, unsigned int f
 std::atomic<PFN_cuMemAlloc_v3020> take_memory = nullptr;
 std::atomic<PFN_cuMemCreate_v10020> take_pages = nullptr;
 
-/// As `fits_process_limit`, of the current device; true while that is being opened.
+/// As `fits_process_limit`, for the current device; true while that device is being opened.
 bool fits_current_device(std::uint64_t bytes) {
   CUcontext context = nullptr;
   if (calls()->ctx_get_current(&context) != CUDA_SUCCESS) return true;
@@ -75,7 +74,7 @@ bool fits_current_device(std::uint64_t bytes) {
 
 thread_local bool driver_refused = false;
 
-/// What the driver says to a pool that grows, which what the process has beside it, unseen, may forbid.
+/// Calls the driver to grow a pool, unless the process's memory, by NVML, leaves no room for `bytes` in its limit.
 template <typename Function, typename... Arguments>
 CUresult grow(std::uint64_t bytes, Function&& function, Arguments... arguments) {
   driver_refused = false;
@@ -110,8 +109,7 @@ CUresult CUDAAPI inner_get_proc_address(const char* name, void** function, int v
   return e;
 }
 
-// --- opening
-// ----------------------------------------------------------------------------------------------------------
+// --- opening -------------------------------------------------------------------------------------------------------
 
 /// `runs.csv.gz` on device 0, `runs.1.csv.gz` on device 1.
 std::string path_of_device(const std::string& path, int ordinal) {
@@ -122,7 +120,7 @@ std::string path_of_device(const std::string& path, int ordinal) {
   return fmt::format("{}.{}{}", path.substr(0, dot), ordinal, path.substr(dot));
 }
 
-/// The device's own, as an allocator over it alone takes them.
+/// Returns the device's own settings, for an allocator over that device alone.
 result<settings> settings_of(int ordinal) {
   const process_settings& all = settings_of_process();
   if (!all.usable) return all.usable;
@@ -138,8 +136,8 @@ status driver_failed(const char* call, CUresult error) {
   return {errc::device_error, fmt::format("{} failed with CUDA error {}", call, static_cast<int>(error))};
 }
 
-/// Puts the limit on what is not in gpumem's segments, too, where its scope is the process. A group without a limit
-/// counts it as well.
+/// Opens the account that counts memory outside gpumem's segments, if the limit's scope is the process. A group without
+/// a limit counts such memory, too.
 status limit_everything(served_context& device, const settings& options) {
   const bool process = scope_of(options) == limit_scope::process;
   device.whole_process = process && (options.limit || in_job(options));
@@ -149,7 +147,7 @@ status limit_everything(served_context& device, const settings& options) {
                                            process ? "GPUMEM_LIMIT_SCOPE=process" : "GPUMEM_IPC=1")};
   }
   const std::uint64_t used = device.whole_process ? process_bytes(device.cuda_device->info(), device.group.get()) : 0;
-  const unserved_device* const before = unserved_account(device.ordinal);  // what it counted stays counted
+  const unserved_device* const before = unserved_account(device.ordinal);  // its counted bytes carry over
   const std::uint64_t counted = before != nullptr ? before->account.counted_bytes() : 0;
   const status opened =
       device.account.open(device.memory.get(), device.limit_bytes, headroom_of(options, device.whole_process),
@@ -158,7 +156,7 @@ status limit_everything(served_context& device, const settings& options) {
   return opened ? job_can_hold(options, device.group.get()) : opened;
 }
 
-/// The membership that the allocator has made.
+/// Joins the group that the allocator has already joined.
 status join_group(served_context& device, const settings& options) {
   if (options.group.empty() || device.group != nullptr) return {};
   const result<std::string> folder = shared_folder(options.shared_folder);
@@ -201,7 +199,7 @@ void let_peer_reach(served_context& device, int ordinal) {
   }
 }
 
-/// Once: `GPUMEM_LIMIT_1` where there is one card.
+/// Warns once about settings for missing devices, such as `GPUMEM_LIMIT_1` with a single card.
 void note_missing_devices(const cuda_driver* driver) {
   static bool done = false;
   const result<int> count = cuda_device_count(driver);
@@ -229,7 +227,7 @@ result<served_context*> open_device(int ordinal, CUdevice handle, CUcontext cont
   }
   device* const devices[] = {d->cuda_device.get()};
   settings of_pool = *options;
-  of_pool.scope.reset();  // kept here, and no business of the allocator's
+  of_pool.scope.reset();  // applied by this file; the allocator must not see it
   if (in_job(*options)) {
     if (status ok = join_job(*d, *options, of_pool); !ok) return ok;
   }
@@ -257,7 +255,7 @@ result<served_context*> open_device(int ordinal, CUdevice handle, CUcontext cont
   return d.release();
 }
 
-/// `gpumem top` is told what the open devices hold. Requires `opening`.
+/// Publishes the figures of the open devices for `gpumem top`. Requires `opening`.
 void publish_once() {
   static bool done = false;
   if (std::exchange(done, true)) return;
@@ -306,7 +304,7 @@ served_context* open_current(CUcontext context, CUresult* refusal) {
   const result<served_context*> made = open_device(ordinal, handle, context);
   if (!made) {
     const bool ours = made.code() == errc::bad_setting || made.code() == errc::corrupt;
-    if (ours || guards_memory()) {  // what a limit was set for is not left to the driver without one
+    if (ours || guards_memory()) {  // with a limit, the program must not fall back to the driver
       log_line(
           fmt::format("device {}: {}; every allocation fails until that is mended", ordinal, made.why().message()));
       *refusal = refusals[static_cast<std::size_t>(ordinal)] = CUDA_ERROR_OUT_OF_MEMORY;
@@ -320,8 +318,8 @@ served_context* open_current(CUcontext context, CUresult* refusal) {
   return *made;
 }
 
-/// A device that the program has not used yet, if its policy takes everything. Its primary context is made, and kept
-/// until the process ends or resets it. Requires `opening`.
+/// Opens a device that the program has not used yet, if its policy takes all memory. Creates its primary context and
+/// keeps it until the process ends or resets it. Requires `opening`.
 status open_unused(int ordinal) {
   if (open_devices[ordinal].load(std::memory_order_relaxed) != nullptr) return {};
   const result<settings> options = settings_of(ordinal);
@@ -346,7 +344,7 @@ status open_unused(int ordinal) {
   return opened;
 }
 
-/// Opens every visible device that takes everything.
+/// Opens every visible device whose policy takes all memory.
 void open_unused_devices() {
   const mutex_lock lock{opening};
   const relaxed_capture relaxed;
@@ -360,7 +358,7 @@ void open_unused_devices() {
   }
 }
 
-/// Of a driver that gpumem cannot use, under settings that it would have to hold.
+/// Refuses requests if settings need gpumem and gpumem cannot use the driver.
 CUresult refuse_driver() {
   static const bool said = [] {
     log_line(
@@ -374,7 +372,7 @@ CUresult refuse_driver() {
 
 }  // namespace
 
-// The flag is the process's: what was reset afterwards is opened again by its own use, as any device is.
+// The flag is never reset: a device that is reset later opens at its next use, as any device does.
 void take_every_device(const served_context& used) noexcept {
   static std::atomic<bool> untouched{true};
   if (!untouched.load(std::memory_order_relaxed) || !untouched.exchange(false, std::memory_order_acq_rel)) return;
@@ -437,7 +435,7 @@ served_context* holder_of(CUdeviceptr address, block_info* block) noexcept {
   return holder;
 }
 
-// It is never destroyed: another thread may be inside.
+// The context is never destroyed, because another thread may be using it.
 served_context* forget_device(CUdevice device) noexcept {
   if (device < 0 || device >= most_devices) return nullptr;
   const mutex_lock lock{opening};

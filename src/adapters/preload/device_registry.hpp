@@ -1,12 +1,13 @@
-// The allocators behind a preloaded program: one for each GPU whose primary context the program allocates in, opened by
-// the first call that can be served.
+// The allocators behind a preloaded program: one for each GPU in whose primary context the program allocates, opened by
+// the first call that gpumem can serve.
 //
-// What cudaMalloc gives may be used on any stream, and what cudaFree takes is in nobody's hands when all work enqueued
-// until then is done. In gpumem's terms: blocks are allocated on a stream of our own, `home`, and freed in the order of
-// another, `all_work`, which stands for everything on the context (behind_all_work.hpp); whatever `home` is made to
-// wait for, the host waits for before the block is handed out. Both are real streams, so that their handles are nobody
-// else's, and no work is ever enqueued on them but waits.
-// Locks: one for opening and for the list of captures; the calls of the fast path take none.
+// Any stream may use a block of cudaMalloc, and a block of cudaFree is reused once all work enqueued so far is done. So
+// gpumem allocates such blocks on a stream of its own, `alloc_stream`, and frees them in the order of another,
+// `free_stream`, which covers all work on the context (behind_all_work.hpp). Before the host hands a block out, it
+// waits for the work that `alloc_stream` was made to wait for. Both are real streams, so that their handles are unique;
+// they only ever wait.
+//
+// Locks: one for opening and one for the list of captures; the calls of the fast path take neither.
 #pragma once
 
 #include <atomic>
@@ -33,67 +34,66 @@ struct served_context {
   std::unique_ptr<allocator> memory;
   CUstream alloc_stream = nullptr;
   CUstream free_stream = nullptr;
-  bool dedicated = false;  ///< GPUMEM_IPC=1: cudaMalloc is the driver's, one allocation each
+  bool dedicated = false;  ///< GPUMEM_IPC=1: cudaMalloc makes one driver allocation each
   std::uint64_t limit_bytes = 0;
-  bool whole_process = false;           ///< the limit is on all that the process has
+  bool whole_process = false;           ///< the limit covers all memory of the process
   std::shared_ptr<group_ledger> group;  ///< of GPUMEM_GROUP; may be null
   process_budget account;
-  CUmemoryPool default_pool = nullptr;       ///< of the driver's, in whose place gpumem stands
-  std::atomic<bool> own_pool{false};         ///< the program chose a pool for cudaMallocAsync
-  std::atomic<std::uint64_t> waits{0};       ///< that `home` was made to do
-  std::atomic<std::uint64_t> waits_done{0};  ///< of these, what the host has waited for
+  CUmemoryPool default_pool = nullptr;       ///< the driver's default pool, which gpumem replaces
+  std::atomic<bool> own_pool{false};         ///< the program chose another pool for cudaMallocAsync
+  std::atomic<std::uint64_t> waits{0};       ///< enqueued on `alloc_stream`
+  std::atomic<std::uint64_t> waits_done{0};  ///< of `waits`, those that the host has waited for
 };
 
-/// The device whose primary context is current, opened where it was not yet; null where gpumem does not serve: another
-/// kind of context, none, or a driver that it cannot use. `refusal` says what the program is told where the settings
-/// cannot be used: then nothing is served, and nothing is passed on past a limit that somebody asked for.
+/// Returns the device whose primary context is current, and opens it at first use. Null if gpumem does not serve it: no
+/// context, a context of another kind, or a driver that gpumem cannot use. If settings cannot be used, `refusal` is the
+/// program's result: then gpumem serves nothing, and forwards nothing past a limit that the settings ask for.
 served_context* current_device(CUresult* refusal) noexcept;
 
-/// An allocation was made from `used`. At the first of the process every other visible device whose policy
-/// takes everything is opened and taken, as TensorFlow does. What cannot be is logged, and tried again by its own use.
+/// Call after an allocation on `used`. The first in the process opens every other visible device whose policy takes all
+/// memory, as TensorFlow does. A failure is logged, and the device's own first use retries.
 void take_every_device(const served_context& used) noexcept;
 
-/// The device whose primary context the stream belongs to, which need not be the current one; as above.
+/// Returns the device of the stream's primary context, which need not be the current one; else as `current_device`.
 served_context* device_of_stream(CUstream stream, CUresult* refusal) noexcept;
-/// The stream, or for null every stream, is about to end: its handle may come again elsewhere.
+/// Call before a stream ends, or with null before all streams end: the driver may reuse the handle on another device.
 void forget_stream(CUstream stream) noexcept;
 
-/// The device with this ordinal may reach the memory of that context from now on.
+/// Lets the device with this ordinal reach the memory of that context from now on.
 void peer_may_reach(CUcontext memory_of, int ordinal) noexcept;
 
-/// The device that holds the block which `address` points into; null: none.
+/// Returns the device that holds the block which `address` points into; null: none.
 served_context* holder_of(CUdeviceptr address, block_info* block) noexcept;
 
-/// Calls `function(served_context&)` for each that is open.
+/// Calls `function(served_context&)` for each open device.
 template <typename Function>
 void for_each_device(Function&& function) noexcept;
 
-/// The device is about to be reset: what was open on it is let go of, and a new one is opened when it is next used.
-/// Returns what was open, or null.
+/// Call before a reset of the device. Closes the device, which opens again at its next use. Returns the closed device,
+/// or null.
 served_context* forget_device(CUdevice device) noexcept;
-/// It was reset: its memory is nobody's, and its group's again.
+/// Call after the reset: returns the device's memory to its group.
 void leave_group(served_context& device) noexcept;
 
-/// Whether the driver had no memory when the calling thread last made a pool grow.
+/// Whether the driver was out of memory when the calling thread last made a pool grow.
 bool refused_by_driver() noexcept;
 
-/// The driver as gpumem itself sees it; null if it cannot be used.
+/// Returns the driver as gpumem itself calls it; null if it cannot be used.
 const cuda_driver* inner_driver() noexcept;
 
-/// Wholly idle memory of every device goes back to the driver; false where there was none.
+/// Returns idle segments of every device to the driver; false if there were none.
 bool give_back_idle() noexcept;
 
-// --- captures (serving_captures.cpp)
-// ----------------------------------------------------------------------------------
+// --- captures (serving_captures.cpp) -------------------------------------------------------------------------------
 
-/// Whether any stream captures, as far as the shim saw them begin.
+/// Whether any stream captures, among the captures that the shim saw begin.
 bool capturing_somewhere() noexcept;
 void capture_begins(CUstream stream) noexcept;
 void capture_is_over(CUstream stream) noexcept;
-/// Tells a device that was just opened of the captures under way.
+/// Tells a device that was just opened about the open captures.
 void tell_of_captures(served_context& device) noexcept;
 
-/// Relaxes the calling thread's capture mode, in which the driver allows what gpumem does beside a capture.
+/// Relaxes the calling thread's capture mode, so that the driver allows gpumem's calls beside a capture.
 class relaxed_capture {
  public:
   relaxed_capture() noexcept;
@@ -106,12 +106,11 @@ class relaxed_capture {
   bool exchanged_ = false;
 };
 
-// --- details of the template
-// ------------------------------------------------------------------------------------------
+// --- details of the template ---------------------------------------------------------------------------------------
 
 inline constexpr int most_devices = 64;
 extern std::atomic<served_context*> open_devices[most_devices];
-extern std::atomic<int> open_devices_end;  ///< one behind the highest ordinal that was ever open
+extern std::atomic<int> open_devices_end;  ///< highest ordinal ever open, plus 1
 
 template <typename Function>
 void for_each_device(Function&& function) noexcept {

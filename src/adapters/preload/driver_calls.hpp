@@ -1,4 +1,4 @@
-// The driver's functions that the shim calls for itself and does not put anything in the place of.
+// Driver functions that the shim calls for itself and does not replace.
 #pragma once
 
 #include "driver_file.hpp"
@@ -24,7 +24,7 @@ struct driver_calls {
   PFN_cuDeviceGetMemPool_v11020 current_pool = nullptr;
 };
 
-/// All of them, or null: no driver, or one that gpumem cannot use. Looked up at the first call.
+/// Returns all of them, looked up at the first call; null if there is no driver, or one that gpumem cannot use.
 const driver_calls* calls() noexcept;
 
 }  // namespace gpumem::preload

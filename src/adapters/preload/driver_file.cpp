@@ -35,7 +35,7 @@ constexpr const char* usual_folders[] = {"/usr/lib/" GPUMEM_MULTIARCH,
                                          "/usr/local/nvidia/lib",
                                          "/run/opengl-driver/lib"};
 
-/// Null where the environment does not have it, or it is empty.
+/// Reads an environment variable; null if it is unset or empty.
 const char* variable(const char* name) {
   const char* const value = std::getenv(name);
   return value != nullptr && *value != '\0' ? value : nullptr;
@@ -54,7 +54,7 @@ const char* this_library() {
   return dladdr(&somewhere_in_it, &info) != 0 ? info.dli_fname : nullptr;
 }
 
-/// Every path in ldconfig's cache that ends with the driver's name; the format around the strings does not matter.
+/// Adds every path in ldconfig's cache that ends with the driver's name, without parsing the cache's format.
 void add_from_cache(std::vector<std::string>& paths) {
   std::ifstream file{"/etc/ld.so.cache", std::ios::binary};
   const std::string all{std::istreambuf_iterator<char>{file}, {}};
@@ -71,8 +71,8 @@ struct driver_file {
   PFN_cuGetProcAddress_v12000 ask = nullptr;
 };
 
-/// Settings that cannot be used, or a GPUMEM_DEVICES that cannot be obeyed: false, and the program must not run on a
-/// card or with memory that nobody meant it to have. Before the driver reads CUDA_VISIBLE_DEVICES at its first call.
+/// Applies GPUMEM_DEVICES before the driver reads CUDA_VISIBLE_DEVICES at its first call. False if the settings cannot
+/// be used: then the program must get no device, so that it never runs on an unintended card or without its limit.
 bool obey_settings() {
   const process_settings& process = settings_of_process();
   status obeyed = process.usable;
@@ -81,7 +81,7 @@ bool obey_settings() {
     if (cards) {
       cards->claims.keep_until_exit();
       setenv("CUDA_VISIBLE_DEVICES", cards->list.c_str(), 1);
-      unsetenv("GPUMEM_DEVICES");  // it has been obeyed, and a child must not choose among what is left
+      unsetenv("GPUMEM_DEVICES");  // already applied; a child must not apply it to the remaining devices
     }
     obeyed = cards.why();
   }

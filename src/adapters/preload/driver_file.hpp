@@ -1,7 +1,7 @@
-// The real driver behind the shim: found by path, since its usual name leads back to this library, and opened by the
+// The real driver behind the shim: found by path, because its usual name leads back to this library, and opened by the
 // first call that needs it.
 //
-// Any thread. What was opened stays open; that there is none is remembered, too.
+// Any thread. The driver stays open; a failed search is not repeated.
 #pragma once
 
 #include <cuda.h>
@@ -12,18 +12,18 @@
 
 namespace gpumem::preload {
 
-/// Where the driver may be, best first: GPUMEM_CUDA_DRIVER alone where it is set, else LD_LIBRARY_PATH, what ldconfig
-/// knows, and the usual folders. Files that do not exist are left out.
+/// Returns the existing files that may be the driver, best first: GPUMEM_CUDA_DRIVER alone if it is set, else those in
+/// LD_LIBRARY_PATH, ldconfig's cache and the usual folders.
 std::vector<std::string> driver_candidates();
 
-/// A function of the real driver by its exported name; null where it has none, or there is no driver.
+/// Returns a function of the real driver by its exported name; null if the driver is missing or lacks it.
 void* driver_symbol(const char* name) noexcept;
 
-/// The driver's cuGetProcAddress_v2; null before CUDA 12.0.
+/// Returns the driver's cuGetProcAddress_v2; null before CUDA 12.0.
 PFN_cuGetProcAddress_v12000 driver_get_proc_address() noexcept;
 
-/// What is answered in the place of a function that is not there: CUDA_ERROR_NO_DEVICE without a driver, so that a
-/// program with a path for the CPU takes it, else CUDA_ERROR_NOT_SUPPORTED.
+/// The result of a function that the driver lacks: CUDA_ERROR_NOT_SUPPORTED, or CUDA_ERROR_NO_DEVICE without a driver,
+/// so that a program can fall back to the CPU.
 CUresult driver_missing() noexcept;
 
 }  // namespace gpumem::preload

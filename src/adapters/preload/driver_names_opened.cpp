@@ -1,17 +1,17 @@
-// By which names a program may open its driver and get the shim: glibc knows a loaded library by its SONAME and by the
-// paths under which it was opened, so `libcuda.so` (Numba, PAPI) would be another file. A path with a slash is what it
-// says.
+// Redirects the names under which a program may open the driver to the shim. glibc recognises a loaded library by its
+// SONAME and by the paths it was opened with, so `libcuda.so` (Numba, PAPI) would load the real driver. A path with a
+// slash is left alone.
 #include <dlfcn.h>
 
 #include <cstring>
 
 #include "is_preloaded.hpp"
 
-/// Called before anything in the process is set up, maybe by a sanitizer.
+/// For functions that may run before the process is set up, for example from a sanitizer.
 #define GPUMEM_BEFORE_EVERYTHING __attribute__((no_sanitize("address", "thread", "undefined")))
 
 extern "C" {
-// Called by watch_dlopen.S. `gpumem_preload_opens_apart`: in a namespace of its own, where nothing is preloaded.
+// Called by watch_dlopen.S. `gpumem_preload_opens_apart` is for dlmopen namespaces, where nothing is preloaded.
 extern __attribute__((visibility("hidden"))) void* (*gpumem_preload_dlopen)(const char*, int);
 extern __attribute__((visibility("hidden"))) void* (*gpumem_preload_dlmopen)(Lmid_t, const char*, int);
 __attribute__((visibility("hidden"))) const char* gpumem_preload_opens(const char* file, const void* caller);
@@ -29,7 +29,7 @@ GPUMEM_BEFORE_EVERYTHING void* find_next(const char* name) {
                           : dlvsym(RTLD_NEXT, name, std::strcmp(name, "dlopen") == 0 ? "GLIBC_2.2.5" : "GLIBC_2.3.4");
 }
 
-// Not strcmp, which may itself be what is being set up.
+// strcmp may not be resolved yet.
 GPUMEM_BEFORE_EVERYTHING bool same(const char* lhs, const char* rhs) {
   for (; *lhs != '\0' && *lhs == *rhs; ++lhs, ++rhs) {
   }

@@ -13,7 +13,7 @@ struct row {
   const char* name;
   int version;
   const char* symbol;
-  void* ours[2];  // by null_stream; the second null where there is no variant
+  void* ours[2];  // indexed by null_stream; the second is null if there is no variant
 };
 
 template <typename Function>
@@ -48,7 +48,7 @@ const row rows[] = {
 constexpr std::size_t row_count = static_cast<std::size_t>(entry::count_);
 static_assert(std::size(rows) == row_count);
 
-/// The driver's functions behind the rows, as found; `absent` where it was looked for in vain.
+/// The driver's functions behind the rows, once looked up; `absent` if the driver lacks the function.
 std::atomic<void*> found_functions[row_count][2];
 char absent_mark;
 void* const absent = &absent_mark;
@@ -97,7 +97,7 @@ void* bound_to(const char* symbol) noexcept {
   return found != nullptr ? found : erased(&missing);
 }
 
-// By the pointer: where two requests lead to the same function of the driver, they mean the same signature.
+// Compares pointers: two requests that lead to the same driver function mean the same signature.
 void* substitute(const char* name, void* found) noexcept {
   if (found == nullptr) return found;
   for (std::size_t i = 0; i < row_count; ++i) {
@@ -110,8 +110,8 @@ void* substitute(const char* name, void* found) noexcept {
   return found;
 }
 
-// Where there is no driver: a function that says so when it is called, so that a runtime tells its program what it
-// would have told it without the shim, and not something about a broken driver.
+// Without a driver, returns a function that fails when it is called, so that a runtime reports the same error as
+// without the shim, and not a broken driver.
 bool missing_driver_stub(const char* name, void** function, CUdriverProcAddressQueryResult* how) noexcept {
   if (driver_get_proc_address() != nullptr || name == nullptr || function == nullptr) return false;
   *function = erased(&missing);
@@ -119,7 +119,7 @@ bool missing_driver_stub(const char* name, void** function, CUdriverProcAddressQ
   return true;
 }
 
-// cuGetProcAddress leads to itself, so that whoever asks again asks here.
+// cuGetProcAddress returns itself for its own name, so that later lookups come here, too.
 CUresult CUDAAPI get_proc_address(const char* name, void** function, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult* how) {
   if (missing_driver_stub(name, function, how)) return CUDA_SUCCESS;

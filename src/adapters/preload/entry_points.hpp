@@ -1,7 +1,7 @@
-// The functions that the shim puts in the driver's place, and the driver's own behind them.
+// The driver functions that the shim replaces, and the driver's own behind them.
 //
-// entry_points.def has one row each. The driver's function is looked up by the first call that needs it and kept; the
-// table itself is constant. Any thread.
+// entry_points.def has one row for each. The driver's function is looked up by the first call that needs it and kept;
+// the table itself is constant. Any thread.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace gpumem::preload {
 
-// Former signatures that cudaTypedefs.h does not show to everybody.
+// Former signatures that cudaTypedefs.h does not declare for every caller.
 using PFN_cuStreamDestroy_v2000 = PFN_cuStreamDestroy_v4000;
 using PFN_cuCtxDestroy_v2000 = PFN_cuCtxDestroy_v4000;
 using PFN_cuStreamBeginCapture_v10000 = CUresult(CUDAAPI*)(CUstream);
@@ -57,10 +57,10 @@ struct signature;
 #undef MEASURED
 #undef FORWARDED
 
-/// Which default stream a null stream is, in the variant of a function that the program calls.
+/// The default stream that a null stream means in the variant of a function that the program calls.
 enum class null_stream : std::uint8_t { legacy, per_thread };
 
-/// The driver's function behind an entry; null where it has none.
+/// Returns the driver's function behind an entry; null if it has none.
 void* driver_function(entry function, null_stream streams) noexcept;
 
 /// Calls the driver's own function.
@@ -70,13 +70,13 @@ CUresult driver_call(Arguments... arguments) noexcept {
   return function != nullptr ? function(arguments...) : driver_missing();
 }
 
-/// What stands in the place of an exported symbol: a function of the shim, or the driver's; never null.
+/// Returns the function for an exported symbol: the shim's or the driver's; never null.
 void* bound_to(const char* symbol) noexcept;
 
-/// What is handed out for a function that the driver's cuGetProcAddress found under `name`.
+/// Returns the shim's function for one that the driver's cuGetProcAddress found under `name`, or `found` itself.
 void* substitute(const char* name, void* found) noexcept;
 
-/// The functions themselves, in served_*.cpp.
+/// The shim's functions, defined in served_*.cpp.
 #define DECLARE_plain(function, type) std::remove_pointer_t<type> function;
 #define DECLARE_per_thread(function, type) std::remove_pointer_t<type> function, function##_ptsz;
 #define SERVED(function, name, version, symbol, streams, why) DECLARE_##streams(function, PFN_##name##_v##version)

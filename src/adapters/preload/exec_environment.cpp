@@ -1,8 +1,8 @@
-// The programs that a preloaded program starts: one that sets LD_PRELOAD itself, without the shim (a start script that
-// wants another malloc), would leave its limit behind. At each function that starts a program the shim puts itself in
-// front of such a list. A program that removed LD_PRELOAD wants nothing preloaded: a line says what follows from that.
+// Keeps the shim in the LD_PRELOAD of programs that a preloaded program starts. A start script that sets LD_PRELOAD to
+// another malloc would lose the shim and its limit, so every function that starts a program prepends it. A program that
+// removed LD_PRELOAD wants nothing preloaded: then a log line names the consequence.
 //
-// The functions may run in the child of vfork, in the parent's memory: they use the stack alone, no lock and no malloc.
+// The functions may run in the child of vfork, in the parent's memory: they use only the stack, no lock and no malloc.
 // Only `system` and `popen`, which are not called there, change this process's own variable.
 #include <alloca.h>
 #include <dlfcn.h>
@@ -39,19 +39,19 @@ struct real_functions {
   FILE* (*popen)(const char*, const char*);
 };
 real_functions real;
-/// The entry by which this process has the shim; empty if LD_PRELOAD has none.
+/// The LD_PRELOAD entry that loaded the shim into this process; empty if there is none.
 char own_entry[4096];
 
 std::size_t entry_length(const char* list) { return std::strcspn(list, ": "); }
 
-/// Whether the entry of a list names the shim's file.
+/// Whether an entry of the list names the shim's file.
 bool is_shim(const char* entry, std::size_t length) {
   constexpr std::size_t name_length = sizeof library - 1;
   if (length < name_length || std::strncmp(entry + length - name_length, library, name_length) != 0) return false;
   return length == name_length || entry[length - name_length - 1] == '/';
 }
 
-/// The shim's entry in a list; null if it has none.
+/// Returns the shim's entry in a list; null if it has none.
 const char* find_shim(const char* list) {
   while (*list != '\0') {
     const std::size_t length = entry_length(list);
@@ -80,7 +80,7 @@ bool is_limited() {
   return false;
 }
 
-/// Once a process. A reader of stderr that has gone must not end it.
+/// Once per process. Writing to a closed stderr must not end the process.
 void say_removed() {
   static bool said = false;
   if (said || !is_limited()) return;
@@ -100,7 +100,7 @@ void say_removed() {
   errno = saved;
 }
 
-/// The bytes of a list with the shim in front; 0 if the environment stays as it is.
+/// Returns the size in bytes of the list with the shim prepended; 0 if the environment need not change.
 std::size_t bytes_of_list(char* const* environment) {
   if (own_entry[0] == '\0') return 0;
   char* const* const entry = find_variable(environment);
@@ -120,7 +120,7 @@ std::size_t count(char* const* words) {
   return found;
 }
 
-/// Fills a copy of the environment, one word longer than its count, and its list.
+/// Fills `list`, and `copy` with the environment that uses it. `copy` needs room for one more pointer.
 char* const* put_in_front(char* const* environment, char** copy, char* list) {
   char* const* const entry = find_variable(environment);
   char* end = ::stpcpy(list, variable);
@@ -132,7 +132,7 @@ char* const* put_in_front(char* const* environment, char** copy, char* list) {
   return copy;
 }
 
-/// The environment to start a program with, on the stack of the function that uses it.
+/// Builds the environment for the new program on the calling function's stack.
 #define GPUMEM_WITH_SHIM(name, environment)                                                                  \
   const std::size_t name##_bytes = bytes_of_list(environment);                                               \
   char* const* const name =                                                                                  \
@@ -141,7 +141,7 @@ char* const* put_in_front(char* const* environment, char** copy, char* list) {
           : put_in_front(environment, static_cast<char**>(alloca((count(environment) + 1) * sizeof(char*))), \
                          static_cast<char*>(alloca(name##_bytes)))
 
-/// The words of a call such as execl, on the stack of the function that uses them; `rest` then stands behind the null.
+/// Collects the arguments of a call such as execl on the calling function's stack; leaves `rest` after the null.
 #define GPUMEM_WORDS(words, rest, first)                                                 \
   std::size_t words##_count = 1;                                                         \
   va_list rest;                                                                          \
@@ -178,7 +178,7 @@ __attribute__((constructor)) void remember() {
   if (length < sizeof own_entry) std::memcpy(own_entry, found != nullptr ? found : "", length);
 }
 
-/// For a child whose environment is this process's own.
+/// Changes this process's environment, for a child that inherits it.
 void put_in_front_here() {
   const std::size_t bytes = bytes_of_list(environ);
   if (bytes == 0) return;

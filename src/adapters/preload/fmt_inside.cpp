@@ -1,4 +1,4 @@
-// fmt's own functions, compiled into the library, which then needs no libfmt.so.
+// fmt's functions, compiled into the library so that it needs no libfmt.so.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,6 +1,6 @@
-// The driver's names, each a jump through a slot of its own. A slot points at first behind its jump, where the function
-// is looked for: gpumem_preload_bind(slot) answers with what stands there from then on, ours or the driver's. The
-// arguments of the call, whatever they are, come through untouched.
+// The driver's names, each a jump through its own slot. A slot first points to the code after its jump, which calls
+// gpumem_preload_bind(slot): it returns the function to use from then on, the shim's or the driver's. All argument
+// registers are preserved.
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #error "gpumem_preload is written for x86-64 and aarch64"
 #endif
@@ -34,7 +34,7 @@ first_\name:
   .size \name, .-\name
 .endm
 
-// A label of its own before each slot, so that the jump can name it.
+// Each slot has its own label, which the jump refers to.
 .macro slot name
   .pushsection .data.gpumem_slots, "aw", %progbits
 slot_\name:

@@ -1,16 +1,16 @@
-// What is the driver's to do: called there, and once more when it runs out of memory while gpumem has some idle.
+// Forwards a call to the driver; on out-of-memory releases idle pool memory and retries once.
 //
-// A counted call is entered in its device's account first and taken back where it fails; after a measured one, what the
-// driver has taken is deducted (process_accounting.hpp).
+// A counted call is charged to its device's account first and refunded if it fails. After a measured call, the memory
+// that the driver took is charged (process_accounting.hpp).
 #pragma once
 
 #include <mutex>
 
-#include "device_registry.hpp"
+#include "process_accounting.hpp"
 #include "entry_points.hpp"
 #include "oom_log.hpp"
 #include "other_contexts.hpp"
-#include "process_accounting.hpp"
+#include "device_registry.hpp"
 
 namespace gpumem::preload {
 
@@ -22,7 +22,7 @@ CUresult tried_twice(Arguments... arguments) noexcept {
   return e == CUDA_ERROR_OUT_OF_MEMORY && give_back_idle() ? driver_call<E, N>(arguments...) : e;
 }
 
-/// Memory of a pool belongs to its device.
+/// Whether the call's memory is freed with its context: a memory pool's belongs to the device.
 template <entry E>
 inline constexpr bool ends_with_context = E != entry::mem_alloc_async&& E != entry::mem_alloc_from_pool;
 
@@ -40,9 +40,9 @@ struct forwarded_call;
 template <entry E, null_stream N, typename... Arguments>
 struct forwarded_call<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
   static CUresult CUDAAPI call(Arguments... arguments) { return charged(false, pricing<E>::kind, arguments...); }
-  /// In the place of a cudaMalloc that gets an allocation of its own.
+  /// Replaces a cudaMalloc with a driver allocation of its own.
   static CUresult dedicated(Arguments... arguments) { return charged(true, pricing<E>::kind, arguments...); }
-  /// While its stream captures: the graph's, which no free gives back.
+  /// For a stream that captures: the graph owns the memory, and no free returns it.
   static CUresult of_graph(Arguments... arguments) { return charged(false, kept_as::graph, arguments...); }
 
  private:

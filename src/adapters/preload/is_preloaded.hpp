@@ -1,5 +1,5 @@
-// How much of the program comes by: all of its driver calls behind the shim, or only the runtime calls that were
-// relinked or recompiled. What is not seen is asked for at each call instead.
+// Whether gpumem intercepts all of the program's driver calls (preloaded), or only the runtime calls that were relinked
+// or recompiled. In the second case gpumem queries the rest at each call.
 #pragma once
 
 namespace gpumem::preload {

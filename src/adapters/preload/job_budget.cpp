@@ -11,10 +11,10 @@
 namespace gpumem::preload {
 namespace {
 
-/// As options.def says.
+/// The default in options.def.
 constexpr std::uint64_t default_headroom_bytes = std::uint64_t{256} << 20;
 
-/// The process stays a member until it ends.
+/// Keeps the process a member until it ends.
 void keep_membership(const std::shared_ptr<group_ledger>& job) {
   static checked_mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<group_ledger>>;
@@ -67,13 +67,13 @@ result<budget_of_process> open_budget(const device_info& info, const settings& o
   }
   const std::uint64_t limit = on_device.job_limit.resolve(total, free_bytes);
   const std::uint64_t headroom = headroom_of(on_device, scope_of(on_device) == limit_scope::process);
-  // The account of the process refuses a limit below the headroom.
+  // process_budget::open refuses a limit below the headroom.
   result<std::shared_ptr<group_ledger>> joined =
       group_ledger::join_job(*folder, on_device.job, info.uuid, limit > headroom ? limit - headroom : limit);
   if (!joined) return joined.why();
   budget.group = *std::move(joined);
   keep_membership(budget.group);
-  // The first process has resolved the share; this one would take a share of what that one left.
+  // The first process has resolved the share; resolving it again would take a share of the rest.
   if (budget.limit.unit == byte_limit::kind::of_free && budget.limit) {
     budget.limit = {.unit = byte_limit::kind::bytes, .bytes = budget.group->limit() + headroom, .fraction = 0};
   }

@@ -1,7 +1,7 @@
-// What NVML tells the program of a device's memory, where the whole process has a limit: the limit is the device.
+// NVML's memory figures for the program where the whole process has a limit: the limit appears as the device's size.
 //
-// Programs reach NVML through the linker or through dlsym in a handle of their own; both lead here. gpumem's own
-// questions, which want the truth, are told apart by where they come from.
+// Programs reach NVML through the linker or by dlsym on a handle of their own; both lead here. gpumem's own queries are
+// recognised by their return address and get the true figures.
 #include <dlfcn.h>
 
 #include <array>
@@ -18,7 +18,7 @@
 namespace gpumem::preload {
 namespace {
 
-/// As load_nvml has it.
+/// The same name that load_nvml opens.
 std::string library_name() {
   std::string named = trusted_path("GPUMEM_NVML");
   return named.empty() ? "libnvidia-ml.so.1" : named;
@@ -26,7 +26,7 @@ std::string library_name() {
 constexpr int nvml_success = 0;
 constexpr int nvml_library_not_found = 12;
 
-/// nvmlMemory_v2_t.
+/// The layout of nvmlMemory_v2_t.
 struct nvml_memory_2 {
   unsigned int version;
   unsigned long long total;
@@ -41,10 +41,10 @@ std::atomic<memory_function<nvml_memory_t>> real_memory{nullptr};
 std::atomic<memory_function<nvml_memory_2>> real_memory_2{nullptr};
 std::atomic<int (*)(nvml_device_t, char*, unsigned int)> real_uuid{nullptr};
 
-/// On what is called before anything in the process is set up: a sanitizer looks its own functions up by dlsym.
+/// For functions that may run before the process is set up: a sanitizer looks its own functions up by dlsym.
 #define GPUMEM_BEFORE_EVERYTHING __attribute__((no_sanitize("address", "thread", "undefined")))
 
-/// The C library's own.
+/// The C library's dlsym.
 using dlsym_function = void* (*)(void*, const char*);
 GPUMEM_BEFORE_EVERYTHING dlsym_function find_dlsym() {
   void* found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
@@ -52,7 +52,7 @@ GPUMEM_BEFORE_EVERYTHING dlsym_function find_dlsym() {
   return reinterpret_cast<dlsym_function>(found);
 }
 
-/// Looks NVML's functions up in a handle in which the program found it, or by NVML's name.
+/// Looks NVML's functions up in the program's handle, or, if it is null, by NVML's file name.
 void find_real(void* handle, dlsym_function resolve) {
   if (real_uuid.load() != nullptr) return;
   if (handle == nullptr) handle = dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -62,7 +62,7 @@ void find_real(void* handle, dlsym_function resolve) {
   real_uuid = reinterpret_cast<int (*)(nvml_device_t, char*, unsigned int)>(resolve(handle, "nvmlDeviceGetUUID"));
 }
 
-/// The view of a device that is open; of another one, the limit alone can be told.
+/// Limits the figures to the program's view of an open device; before opening, only the limit is known.
 template <typename Memory>
 void cap(nvml_device_t device, Memory* memory) {
   std::array<char, 96> uuid{};
@@ -114,7 +114,7 @@ int nvmlDeviceGetMemoryInfo_v2(gpumem::nvml_device_t device, gpumem::preload::nv
   return gpumem::preload::capped(gpumem::preload::real_memory_2, device, memory);
 }
 
-// Called by watch_dlsym.S, before the C library's dlsym: a function in the place of what is looked up, or null.
+// Called by watch_dlsym.S before the C library's dlsym: returns a replacement for the symbol, or null.
 extern __attribute__((visibility("hidden"))) void* (*gpumem_preload_dlsym)(void*, const char*);
 __attribute__((visibility("hidden"))) void* gpumem_preload_watch(void* handle, const char* name, const void* caller);
 
@@ -125,7 +125,7 @@ void* (*gpumem_preload_dlsym)(void*, const char*) = nullptr;
 namespace gpumem::preload {
 namespace {
 
-/// What nvmlDeviceGetMemoryInfo followed by `ending` is for a caller that looks it up; null: what the library says.
+/// Returns the replacement for nvmlDeviceGetMemoryInfo + `ending`; null: use the library's function.
 void* watched(void* handle, const char* ending, const void* caller) {
   if (from_this_library(caller) || !limits_process()) return nullptr;
   const bool second = std::strcmp(ending, "_v2") == 0;
@@ -149,7 +149,7 @@ GPUMEM_BEFORE_EVERYTHING void* gpumem_preload_watch(void* handle, const char* na
   if (__atomic_load_n(&gpumem_preload_dlsym, __ATOMIC_ACQUIRE) == nullptr) {
     __atomic_store_n(&gpumem_preload_dlsym, gpumem::preload::find_dlsym(), __ATOMIC_RELEASE);
   }
-  // Not strncmp, which may itself be what is being looked up.
+  // Compares by hand, because strncmp may be the symbol that is being looked up.
   if (name == nullptr) return nullptr;
   if (name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z') {
     return driver_name_unknown_to_us(handle, name, caller);
@@ -160,7 +160,7 @@ GPUMEM_BEFORE_EVERYTHING void* gpumem_preload_watch(void* handle, const char* na
   return gpumem::preload::watched(handle, name, caller);
 }
 
-// A function of a newer driver, which the shim does not export, is looked for in the driver itself.
+// Looks in the driver for functions of newer drivers that the shim does not export.
 static void* driver_name_unknown_to_us(void* handle, const char* name, const void* caller) {
   if (handle == RTLD_NEXT || gpumem::preload::from_this_library(caller)) return nullptr;
   if (handle != RTLD_DEFAULT) {

@@ -1,8 +1,8 @@
-// Two functions of later versions of glibc that the compiler's own libraries call, so that what is linked with those
-// libraries, or stands beside them, runs with glibc 2.34.
+// Two functions of newer versions of glibc that the compiler's own libraries call, so that programs linked with those
+// libraries run with glibc 2.34.
 //
-// Inside a library of ours they are nobody else's. As a library of its own (scripts/gpu_check's pack) they are for
-// copies of libstdc++ and libgcc_s, which ask glibc 2.36 for them. Any thread.
+// In gpumem's libraries they are hidden. As a separate library (scripts/gpu_check's pack) they serve copies of
+// libstdc++ and libgcc_s that require them from a newer glibc. Any thread.
 #include <dlfcn.h>
 #include <link.h>
 #include <sys/random.h>
@@ -19,8 +19,8 @@
 
 extern "C" {
 
-/// As glibc 2.36 has it; libstdc++'s std::random_device calls it. Never fails: a kernel without random numbers ends the
-/// program, as glibc does.
+/// As in glibc 2.36; libstdc++'s std::random_device calls it. Never fails: without random numbers from the kernel it
+/// ends the program, as glibc does.
 GPUMEM_OLDER_GLIBC std::uint32_t arc4random(void) noexcept;
 std::uint32_t arc4random(void) noexcept {
   std::uint32_t number = 0;
@@ -32,8 +32,8 @@ std::uint32_t arc4random(void) noexcept {
 }
 
 #ifdef DLFO_EH_SEGMENT_TYPE
-/// As glibc 2.35 has it, but for `dlfo_link_map`, which libgcc's unwinder, its only caller, does not read. Asks the
-/// loader for every object, as the unwinder did before there was this function.
+/// As in glibc 2.35, except that it leaves `dlfo_link_map` unset, which its only caller, libgcc's unwinder, does not
+/// read. Asks the loader for every object, as the unwinder did before this function existed.
 GPUMEM_OLDER_GLIBC int _dl_find_object(void* address, struct dl_find_object* result) noexcept;
 int _dl_find_object(void* address, struct dl_find_object* result) noexcept {
   struct search {

@@ -1,5 +1,5 @@
-// The file has one line a process, of fixed length, which the process writes anew each time: whatever ends it, the line
-// says how often it ran out and why at first.
+// The file has one line of fixed length for each process, which the process rewrites each time: however the process
+// ends, the line says how often it ran out of memory and why the first time.
 #include "oom_log.hpp"
 
 #include <fcntl.h>
@@ -11,17 +11,17 @@
 #include <fstream>
 
 #include "checked_mutex.hpp"
-#include "device_registry.hpp"
 #include "driver_file.hpp"
 #include "gpumem/settings.hpp"
 #include "log.hpp"
 #include "process_settings.hpp"
+#include "device_registry.hpp"
 #include "text.hpp"
 
 namespace gpumem::preload {
 namespace {
 
-constexpr std::size_t line_bytes = 512;  // with its newline; shorter than what a pipe or a file takes in one piece
+constexpr std::size_t line_bytes = 512;  // with its newline; short enough for a single write()
 constexpr std::chrono::seconds between_lines{1};
 
 struct notes {
@@ -31,7 +31,7 @@ struct notes {
   std::chrono::steady_clock::time_point latest GPUMEM_GUARDED_BY(mutex){};
   std::string first GPUMEM_GUARDED_BY(mutex);
   int process GPUMEM_GUARDED_BY(mutex) = 0;
-  off_t place GPUMEM_GUARDED_BY(mutex) = -1;  ///< of this process's line in the file
+  off_t place GPUMEM_GUARDED_BY(mutex) = -1;  ///< offset of this process's line in the file
 };
 notes& all_notes() {
   static auto* const only = new notes;
@@ -48,7 +48,7 @@ std::string own_command() {
 void write_line(notes& notes, const std::string& path) GPUMEM_REQUIRES(n.mutex) {
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) return;
-  if (notes.place < 0) {  // the lines of others are as long, so that every place is a multiple
+  if (notes.place < 0) {  // append; all lines have the same length
     struct flock all {};
     all.l_type = F_WRLCK;
     all.l_whence = SEEK_SET;
@@ -75,7 +75,7 @@ void note(const std::string& why) {
   std::string line;
   {
     const mutex_lock lock{n.mutex};
-    if (n.process != ::getpid()) {  // a fork counts its own
+    if (n.process != ::getpid()) {  // a forked child counts its own
       n.process = ::getpid();
       n.count = 0;
       n.unsaid = 0;
@@ -96,14 +96,14 @@ void note(const std::string& why) {
   if (options.oom_log && !line.empty()) log_line(line);
 }
 
-/// Behind the pool and the size, which a report has in columns of its own.
+/// Returns the text after the pool and the size, which a report shows in separate columns.
 std::string cause_in(const std::string& why) {
   constexpr std::string_view before = " asked, ";
   const std::size_t offset = why.find(before);
   return offset == std::string::npos ? why : why.substr(offset + before.size());
 }
 
-/// `gpumem simulate` lists what the card refused, and this as well.
+/// Adds the refusal to the card's, which `gpumem simulate` lists.
 void tell_simulated_card(int ordinal, const refused_request& request, const std::string& why) {
   using note_function = void (*)(int, const char*, std::uint64_t, const char*);
   const auto function = reinterpret_cast<note_function>(driver_symbol("simcuda_note_refusal"));
@@ -117,7 +117,7 @@ void note_out_of_memory(const served_context& device, const refused_request& req
     const std::string whole = why + beside_gpumem(device);
     note(whole);
     if (!refused_by_driver()) tell_simulated_card(device.ordinal, request, whole);
-  } catch (const std::exception&) {  // the host has no memory to say it with
+  } catch (const std::exception&) {  // no host memory for the message
   }
 }
 
@@ -135,7 +135,7 @@ void note_refused_call(int ordinal, std::uint64_t bytes, bool by_account) noexce
     const std::string detail = by_account && d != nullptr ? beside_gpumem(*d) : "";
     note(fmt::format("out of memory: {} asked of the driver beside gpumem, {}{}", format_bytes(bytes), cause, detail));
     if (by_account) tell_simulated_card(ordinal, {"a call beside gpumem", bytes}, cause + detail);
-  } catch (const std::exception&) {  // as above
+  } catch (const std::exception&) {  // no host memory for the message
   }
 }
 

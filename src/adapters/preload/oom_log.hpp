@@ -1,5 +1,5 @@
-// A request of the program's that failed is said on stderr, at most once a second, and counted in the file that
-// GPUMEM_OOM_FILE names, for whoever wants to know when the program is over (`gpumem run`). Any thread.
+// Reports failed requests of the program on stderr, at most once a second, and counts them in the file that
+// GPUMEM_OOM_FILE names, which `gpumem run` reads when the program has ended. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,18 @@ namespace gpumem::preload {
 
 struct served_context;
 
-/// What the program called, and for how much.
+/// The function that the program called, and the size it requested.
 struct refused_request {
   const char* function;
   std::uint64_t bytes;
 };
 
-/// A request of gpumem's own memory. `why`: one line, as oom_report::headline. Under a limit on the process it gets the
-/// figures of what is not gpumem's. A simulated card (simcuda/control.h) is told, too, unless it refused gpumem itself.
+/// Reports a refused request for gpumem's memory. `why`: one line, as oom_report::headline. Under a limit on the
+/// process, adds the figures of memory outside gpumem. Also tells a simulated card (simcuda/control.h), unless the card
+/// itself refused gpumem.
 void note_out_of_memory(const served_context& device, const refused_request& request, const std::string& why) noexcept;
 
-/// The same of a call that gpumem passes on and its account, or the driver, refuses.
+/// Reports a forwarded call that its account, or the driver, refused.
 void note_refused_call(int ordinal, std::uint64_t bytes, bool by_account) noexcept;
 
 }  // namespace gpumem::preload

@@ -20,7 +20,7 @@ namespace {
 checked_mutex opening_unserved;
 std::array<std::atomic<unserved_device*>, most_devices> unserved;
 
-/// Everything that was ever open: another thread may be inside.
+/// All accounts ever opened; never freed, because another thread may be using one.
 std::vector<unserved_device*>& all_unserved() {
   static auto* const only = new std::vector<unserved_device*>;
   return *only;

@@ -1,8 +1,8 @@
 // Accounts of devices on which gpumem serves nothing, or nothing yet: the program uses contexts of its own
-// (cuCtxCreate), or has only made the primary one.
+// (cuCtxCreate), or has created the primary context but not allocated in it.
 //
-// Under a limit on the process, or in a group that counts what the driver gives, such an account counts it. When the
-// primary context is first allocated in, the device's own account takes over. Any thread.
+// The account counts memory from the driver under a limit on the process, or in a group that counts such memory. When
+// the program first allocates in the primary context, the device's own account takes over. Any thread.
 #pragma once
 
 #include "device_registry.hpp"
@@ -16,24 +16,24 @@ struct unserved_device {
   bool whole_process = false;
   std::shared_ptr<group_ledger> group;
   process_budget account;
-  std::atomic<CUresult> refusal{CUDA_SUCCESS};  ///< what every request is told where the settings cannot be used
+  std::atomic<CUresult> refusal{CUDA_SUCCESS};  ///< the result of every request if the settings cannot be used
 };
 
-/// The device of the current context; -1: none.
+/// Returns the device of the current context; -1: none.
 int current_ordinal() noexcept;
 
-/// The account of the current context's device, opened if it was not; null without a context, where nothing is counted,
-/// or on a device that is served. `refusal` as of `current_device`.
+/// Returns the account of the current context's device and opens it at first use. Null without a context, where nothing
+/// is counted, or on a device that gpumem serves. `refusal` as in `current_device`.
 unserved_device* unserved_current(CUresult* refusal) noexcept;
-/// The account of a device if there is one that counts.
+/// Returns the account of a device; null if there is none or it does not count.
 unserved_device* unserved_account(int ordinal) noexcept;
 
-/// A context was made. A job counts it from here on, and not from its first allocation.
+/// Notes a new context, so that a job counts it from here on and not from its first allocation.
 void note_context(CUcontext made) noexcept;
 
-/// The device is served from now on.
+/// Moves the account's counts to the device's own account, when gpumem starts to serve the device.
 void now_served(served_context& device) noexcept;
-/// The device was reset: what its account counted is gone.
+/// Closes the account after a reset of the device, and returns its bytes to the group.
 void forget_unserved(int ordinal) noexcept;
 
 }  // namespace gpumem::preload

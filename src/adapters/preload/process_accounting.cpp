@@ -24,14 +24,14 @@ served_context* served_with_account(int ordinal) noexcept {
   return d != nullptr && d->account.active() ? d : nullptr;
 }
 
-/// An account, and what is known of its device.
+/// An account and its device's details.
 struct account_view {
   int ordinal = -1;
   process_budget* account = nullptr;
-  const served_context* served = nullptr;  ///< null: only counted
+  const served_context* served = nullptr;  ///< null: counted only
   const device_info* info = nullptr;
   group_ledger* group = nullptr;
-  std::uint64_t limit_bytes = 0;  ///< on the whole process; 0: none
+  std::uint64_t limit_bytes = 0;  ///< of the whole process; 0: none
   [[nodiscard]] explicit operator bool() const noexcept { return account != nullptr; }
 };
 
@@ -52,14 +52,14 @@ account_view view_of(unserved_device& device) noexcept {
           device.whole_process ? device.limit_bytes : 0};
 }
 
-/// The account of a device; none where there is none that counts.
+/// Returns the account of a device, or an empty view if nothing is counted there.
 account_view account_of(int ordinal) noexcept {
   if (served_context* const d = served_with_account(ordinal)) return view_of(*d);
   if (unserved_device* const d = unserved_account(ordinal)) return view_of(*d);
   return {};
 }
 
-/// The account of the current context's device, opened where it was not yet.
+/// Returns the account of the current context's device and opens it at first use.
 account_view account_of_current(CUresult* refusal) noexcept {
   served_context* const served = current_device(refusal);
   if (*refusal != CUDA_SUCCESS) return {};
@@ -74,7 +74,7 @@ CUcontext current_context() noexcept {
   return calls() != nullptr && calls()->ctx_get_current(&context) == CUDA_SUCCESS ? context : nullptr;
 }
 
-/// What the driver says is used on the current device.
+/// Reads the driver's figure for used memory on the current device.
 bool used_on_current(std::uint64_t* bytes) {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
@@ -91,7 +91,7 @@ std::uint64_t reserved_by(const served_context& device) {
   return bytes;
 }
 
-/// All GPUs as they were when the process had no context yet; empty where NVML cannot tell.
+/// Returns the memory used on all GPUs before the process made a context; empty if NVML cannot tell.
 const std::vector<gpu_usage>& used_at_first() {
   static const auto* const seen = [] {
     auto* const usage = new std::vector<gpu_usage>;
@@ -101,8 +101,9 @@ const std::vector<gpu_usage>& used_at_first() {
   return *seen;
 }
 
-/// What is used beside gpumem's segments and what was counted: by this process where NVML tells it apart, else by all.
-/// Of two looks whose difference counts both are of one kind, or other processes' allocations would be in it.
+/// Returns the memory used outside gpumem's segments and the counted calls: by this process where NVML reports it per
+/// process, else by all. Two samples that are subtracted must use the same source (`of_process`), or other processes'
+/// allocations enter the difference.
 used_memory unaccounted(const account_view& view, bool of_process) {
   used_memory memory{.of_process = of_process, .ordinal = view.ordinal};
   std::uint64_t used = 0;
@@ -125,7 +126,7 @@ used_memory unaccounted(const account_view& view, bool of_process) {
 std::uint64_t process_bytes(const device_info& info, group_ledger* group) noexcept {
   if (const std::optional<std::uint64_t> own = nvml_own_bytes(info.uuid)) return *own;
   const auto before = std::ranges::find(used_at_first(), info.uuid, &gpu_usage::uuid);
-  if (before != used_at_first().end() && !info.simulated) {  // a simulated card is this process's alone
+  if (before != used_at_first().end() && !info.simulated) {  // only this process uses a simulated card
     if (const result<memory_info> memory = nvml_memory(info.uuid)) {
       const std::uint64_t used = memory->total_bytes - memory->free_bytes;
       return used > before->used_bytes ? used - before->used_bytes : 0;
@@ -135,8 +136,8 @@ std::uint64_t process_bytes(const device_info& info, group_ledger* group) noexce
     std::uint64_t used = 0;
     return used_on_current(&used) ? used : 0;
   }
-  // Another process of the job that takes memory between the two looks would be counted here: the least of a few
-  // counts.
+  // Another process of the job may allocate between the two readings and inflate the difference, so take the least of a
+  // few.
   constexpr int looks = 3;
   std::uint64_t least = UINT64_MAX;
   for (int i = 0; i < looks; ++i) {
@@ -213,7 +214,7 @@ page_receipts& all_pages() noexcept {
   return *only;
 }
 
-// The account went with the device; what is left on it belongs to no context.
+// The reset destroyed the device's memory and its account, so drop the receipts.
 void device_was_reset(int ordinal) noexcept {
   static_cast<void>(address_receipts().take_all(ordinal));
   static_cast<void>(handle_receipts().take_all(ordinal));
@@ -247,7 +248,8 @@ void measure_after(const used_memory& before) noexcept {
   if (!before.known) return;
   const account_view d = account_of(before.ordinal);
   if (!d) return;
-  // A segment on its way into the pool is used on the device and not yet the pool's: the least of a few looks counts.
+  // A segment that is being added to the pool counts as used but not yet as the pool's, so take the least of a few
+  // samples.
   constexpr int looks = 3;
   std::uint64_t least = UINT64_MAX;
   for (int i = 0; i < looks; ++i) {

@@ -1,7 +1,7 @@
-// The ledgers of all devices, and the receipts of what was counted: what passed_on and the served frees ask.
+// The accounts of all devices, and the receipts of the memory that was counted on them.
 //
-// Under GPUMEM_LIMIT_SCOPE=process every counted call is entered; under GPUMEM_IPC=1 with a limit, the allocations that
-// stand for cudaMalloc. Else nothing here does anything.
+// Under GPUMEM_LIMIT_SCOPE=process every counted call is charged; under GPUMEM_IPC=1 with a limit, only the allocations
+// that replace cudaMalloc. Otherwise these functions do nothing.
 #pragma once
 
 #include <shared_mutex>
@@ -14,30 +14,30 @@ namespace gpumem::preload {
 
 struct served_context;
 
-/// The device memory that the process has by now: by NVML's list of processes, else by what NVML saw used before and
-/// after, else all that is used, which other processes may be part of; without what the others of its job hold.
-/// The last two ask about the current context's device.
+/// Returns the device memory that the process holds: NVML's figure for the process; else the growth of NVML's used
+/// memory since before the process made a context; else all used memory on the current device, which may include other
+/// processes', less the memory of the job's other members.
 std::uint64_t process_bytes(const device_info& info, group_ledger* group) noexcept;
 
-/// Whether the process stays within a limit on all of it with so much more, by NVML's figure for what it has by now:
-/// code that is loaded at a first launch is in it, which no call tells of. True where NVML has no figure.
+/// Whether the process stays within its limit with `bytes` more, by NVML's figure for the process. The figure includes
+/// code that is loaded at a first launch, which no call reports. True if NVML has no figure.
 bool fits_process_limit(const device_info& info, std::uint64_t limit_bytes, std::uint64_t bytes) noexcept;
 
-/// A charge that was made, or need not be. False: over the limit.
+/// A charge that was made or was not needed; `granted` is false if it would exceed the limit.
 struct charge {
   bool granted = true;
   int ordinal = -1;  ///< of the account; -1: none
   std::uint64_t bytes = 0;
 };
-/// `dedicated`: the call stands for a cudaMalloc that gets an allocation of its own.
+/// Charges a call. `dedicated`: the call replaces a cudaMalloc with a driver allocation of its own.
 charge charge_for(const call_size& size, bool dedicated) noexcept;
-/// `with_context`: the memory ends with the current context.
+/// Records a charge for its later refund. `with_context`: the memory is freed when the current context ends.
 void keep_receipt(const charge& charged, kept_as kind, std::uint64_t given, bool with_context) noexcept;
-/// The context has ended, and with it what was counted in it.
+/// Refunds the memory that was freed with `context`.
 void context_ended(CUcontext context) noexcept;
 
-/// Runs `free`, the driver's, of an address or a handle that may have been counted. The receipt is taken first: once
-/// the driver has it back, another thread may be given the same address.
+/// Runs `free`, the driver's function for an address or a handle that may have been counted. Takes the receipt first:
+/// after the free, the driver may give another thread the same address.
 template <typename Free>
 CUresult freed(charge_table& where, std::uint64_t key, Free&& free) noexcept;
 charge_table& address_receipts() noexcept;
@@ -45,7 +45,7 @@ charge_table& handle_receipts() noexcept;
 page_receipts& all_pages() noexcept;
 void refund(const charge_table::entry& charged) noexcept;
 void device_was_reset(int ordinal) noexcept;
-/// The memory that a device's graphs hold now, as the driver tells; less than was counted where it was trimmed.
+/// Refunds the graph memory that the driver has trimmed; `bytes`: the memory that the device's graphs hold now.
 void graphs_hold(int ordinal, std::uint64_t bytes) noexcept;
 
 template <typename Free>
@@ -60,15 +60,15 @@ CUresult freed(charge_table& where, std::uint64_t key, Free&& free) noexcept {
   return e;
 }
 
-/// Device memory that is used now, of the device that `current` names or a call will be made on; used to see what a
-/// measured call took. `known` false: nobody can tell.
+/// A sample of used memory on one device; two samples show how much a measured call took. `known` is false if neither
+/// NVML nor the driver has a figure.
 struct used_memory {
   bool known = false;
-  bool of_process = false;  ///< by this process, as NVML says; else by all that use the device
+  bool of_process = false;  ///< used by this process, by NVML; else by all processes on the device
   int ordinal = -1;
-  std::uint64_t bytes = 0;  ///< without what gpumem and the counted calls have
+  std::uint64_t bytes = 0;  ///< excludes gpumem's segments and counted calls
 };
-/// Held shared by counted calls and alone by measured ones, so that the former are not taken for the latter's.
+/// Counted calls hold this shared, measured calls exclusively, so that a measurement contains no counted memory.
 std::shared_mutex& counting() noexcept;
 used_memory measure_before() noexcept;
 void measure_after(const used_memory& before) noexcept;

@@ -58,7 +58,7 @@ bool process_budget::charge(std::uint64_t bytes) {
   counted_ += bytes;
   if (lower_pool() && reserve_in_group(bytes)) return true;
   counted_ -= bytes;
-  static_cast<void>(lower_pool());  // back to what it was
+  static_cast<void>(lower_pool());  // restore the former limit
   return false;
 }
 
@@ -77,7 +77,7 @@ void process_budget::add_measured(std::uint64_t bytes) {
   if (successor_ != nullptr) return successor_->add_measured(bytes);
   measured_ += bytes;
   if (group_ != nullptr) group_->enter(bytes);
-  static_cast<void>(lower_pool());  // what is there is there; the pool has so much less
+  static_cast<void>(lower_pool());  // the memory is already taken, so the pool shrinks by it
 }
 
 std::uint64_t process_budget::beside_bytes() const {

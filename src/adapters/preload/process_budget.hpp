@@ -1,11 +1,12 @@
-// What a process has on a device beside gpumem's own segments, where a limit is on that, too.
+// The memory that a process holds on a device outside gpumem's segments, where a limit covers that, too.
 //
-// The limit of the pool is what the rest leaves of the whole:
-//   pool = limit - headroom - measured (contexts, modules) - counted (what the driver gave on request)
-// A counted request is entered before the driver is asked, and lowers the pool's limit first: idle memory goes back for
-// it, and where that is not enough the request is refused, as the driver would. So the sum never exceeds the limit but
-// by what is measured only afterwards, for which the headroom stands.
-// Any thread; one lock a device, held while the pool gives idle memory back.
+// The pool gets the rest of the limit:
+//   pool = limit - headroom - measured (contexts, modules) - counted (memory that the driver gave on request)
+// A counted request is charged before the driver is called and lowers the pool's limit first: the pool returns idle
+// memory to make room, and if that is not enough, the request is refused as the driver would refuse it. So the sum
+// exceeds the limit only by memory that is measured afterwards, and the headroom covers that.
+//
+// Any thread; one lock per device, held while the pool returns idle memory.
 #pragma once
 
 #include <atomic>
@@ -21,43 +22,42 @@ namespace gpumem::preload {
 
 class process_budget {
  public:
-  /// Sets the limit of `pool`, which may be null, to what the rest leaves of the whole from here on. `measured_bytes`:
-  /// the memory that the process has already; a job counts it even where the account cannot be opened.
-  /// `bad_setting` where the limit leaves nothing.
-  /// `group`: counts counted bytes, too; may be null, and outlives this.
+  /// Sets the limit of `pool`, which may be null, to the rest of the limit from here on. `measured_bytes`: the memory
+  /// that the process already holds; a job counts it even if the account cannot be opened. `bad_setting` if the limit
+  /// leaves nothing.
+  /// `group`: is charged for counted bytes, too; may be null, and outlives this.
   status open(allocator* pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes, std::uint64_t measured_bytes,
               shared_budget* group);
-  /// Takes the counted bytes of `predecessor`, the account of the same device before there was a pool. Calls of
-  /// `predecessor` are for this account afterwards. Requires that `measured_bytes` of `open` held no counted bytes of
-  /// `predecessor`.
+  /// Takes over the counted bytes of `predecessor`, the device's account before there was a pool, and redirects later
+  /// calls of `predecessor` to this account. Requires that `measured_bytes` of `open` did not include them.
   void take_over(process_budget& predecessor);
   [[nodiscard]] bool active() const noexcept { return active_.load(std::memory_order_acquire); }
 
-  /// Enters a request; false: over the limit, and nothing is changed.
+  /// Charges a request; false, with nothing changed, if it would exceed the limit.
   bool charge(std::uint64_t bytes);
   void refund(std::uint64_t bytes);
-  /// What the driver turned out to have taken.
+  /// Adds memory that the driver took, found by measuring.
   void add_measured(std::uint64_t bytes);
 
   [[nodiscard]] std::uint64_t limit_bytes() const noexcept { return limit_; }
   [[nodiscard]] std::uint64_t counted_bytes() const;
   [[nodiscard]] std::uint64_t measured_bytes() const;
-  /// Counted, measured and headroom together.
+  /// Returns counted, measured and headroom bytes together.
   [[nodiscard]] std::uint64_t beside_bytes() const;
 
  private:
   [[nodiscard]] std::uint64_t beside_locked() const noexcept GPUMEM_REQUIRES(mutex_) {
     return headroom_ + measured_ + counted_;
   }
-  /// False where the pool holds more in live blocks than this leaves.
+  /// False if the pool's memory does not fit in the rest of the limit.
   bool lower_pool() GPUMEM_REQUIRES(mutex_);
-  /// False where the group's other members have what is asked for.
+  /// False if the group's other members hold the requested memory.
   bool reserve_in_group(std::uint64_t bytes);
 
   mutable checked_mutex mutex_;
   std::atomic<bool> active_{false};
   process_budget* successor_ GPUMEM_GUARDED_BY(mutex_) = nullptr;
-  // Of `open`, before anybody else knows of this.
+  // Set by `open`, before other threads see this object.
   allocator* pool_ = nullptr;
   shared_budget* group_ = nullptr;
   std::uint64_t limit_ = 0;
@@ -66,21 +66,21 @@ class process_budget {
   std::uint64_t counted_ GPUMEM_GUARDED_BY(mutex_) = 0;
 };
 
-/// Which handle or address stands for how many bytes on which device, so that they are refunded once.
+/// The bytes and device behind each handle or address, so that each charge is refunded once.
 class charge_table {
  public:
-  /// `context`: the memory ends with this context at the latest; 0: with none.
+  /// `context`: the memory is freed with this context at the latest; 0: with none.
   void keep(std::uint64_t handle, int ordinal, std::uint64_t bytes, std::uint64_t context = 0);
-  /// Of the handle, if it is known; it is not afterwards.
+  /// A charge; `take` removes it and returns it, or returns an empty one if the handle is unknown.
   struct entry {
     int ordinal = -1;
     std::uint64_t bytes = 0;
     std::uint64_t context = 0;
   };
   entry take(std::uint64_t handle);
-  /// The sum of all that ends with the context; its `ordinal` is -1 where there is none.
+  /// Removes and returns the sum of the charges that end with the context; its `ordinal` is -1 if there are none.
   entry take_context(std::uint64_t context);
-  /// All of a device's.
+  /// Removes all charges of a device and returns their bytes.
   std::uint64_t take_all(int ordinal);
 
  private:
@@ -88,14 +88,14 @@ class charge_table {
   std::unordered_map<std::uint64_t, entry> charges_ GPUMEM_GUARDED_BY(mutex_);
 };
 
-/// Physical pages live until their handle is released as often as it was given out, and nothing maps them any more.
+/// Charges for physical pages. Pages live until every reference to their handle is released and nothing maps them.
 class page_receipts {
  public:
   void created(std::uint64_t handle, int ordinal, std::uint64_t bytes);
   void retained(std::uint64_t handle);
   charge_table::entry released(std::uint64_t handle);
   void mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle);
-  /// Calls `gone(entry)` for each run of pages that nothing holds any more.
+  /// Calls `gone(entry)` for each run of pages that was freed by this unmapping.
   template <typename Gone>
   void unmapped(std::uint64_t address, std::uint64_t bytes, Gone&& gone);
 
@@ -105,7 +105,7 @@ class page_receipts {
     unsigned handles = 1;
     unsigned mappings = 0;
   };
-  /// What is to be refunded; an ordinal of -1: nothing yet.
+  /// Returns the charge to refund; its ordinal is -1 while the pages are still in use.
   charge_table::entry settle(std::unordered_map<std::uint64_t, run>::iterator position) GPUMEM_REQUIRES(mutex_);
 
   checked_mutex mutex_;

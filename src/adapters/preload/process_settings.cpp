@@ -15,7 +15,7 @@ namespace {
 
 process_settings read_environment() {
   process_settings process;
-  // The shim sees streams end and captures begin.
+  // The shim intercepts the end of streams and the begin of captures, so neither needs a query.
   if (is_preloaded) process.usable = process.options.set("stream_ids", "notify");
   std::vector<std::string> problems;
   if (process.usable) process.usable = process.options.apply(process_environment(), &problems);
@@ -33,7 +33,7 @@ process_settings read_environment() {
   return process;
 }
 
-/// Whether `holds` is true of the settings of any device.
+/// Whether `holds` is true for the settings of any device.
 template <typename Condition>
 bool of_any_device(Condition holds) {
   const process_settings& all = settings_of_process();
@@ -53,14 +53,14 @@ const process_settings& settings_of_process() {
   return *only;
 }
 
-// Relinked and recompiled programs are seen in part, so that a limit on the whole process has to be asked for there.
+// Relinked and recompiled programs bypass the shim in part, so there a limit on the whole process must be requested.
 limit_scope scope_of(const settings& on_device) noexcept {
   const bool whole = is_preloaded && on_device.pools.empty();
   return on_device.scope.value_or(whole ? limit_scope::process : limit_scope::pool);
 }
 
-// A policy that cannot be used, or lacks the limit that it needs (`hard_cap`), stops gpumem from opening; what the
-// program asks past gpumem is then refused as well.
+// A policy that cannot be used, or lacks the limit it needs (`hard_cap`), stops gpumem from opening; then the calls
+// that bypass gpumem's pools must fail, too.
 bool guards_memory() noexcept {
   static const bool any = of_any_device([](const settings& options) {
     const result<policy_entry> policy = find_policy(options.policy);

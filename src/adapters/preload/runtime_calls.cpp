@@ -1,6 +1,6 @@
 // libgpumem_runtime.so: the served calls under names of our own, for programs that are relinked with --wrap
-// (runtime_wrap.c) or recompiled with -include gpumem/cuda_override.h. Only those calls are served; the driver and all
-// that libraries do with it stay as they are, so streams and captures are asked for (GPUMEM_STREAM_IDS=query).
+// (runtime_wrap.cpp) or recompiled with -include gpumem/cuda_override.h. Only those calls are served; the driver, and
+// how libraries use it, stay unchanged, so gpumem must query streams and captures (GPUMEM_STREAM_IDS=query).
 //
 // The results are those of the runtime: the driver's errors that can occur here have the same numbers there.
 #include "is_preloaded.hpp"
@@ -49,12 +49,12 @@ EXPORTED int gpumem_runtime_free_async(void* dev_ptr, void* stream, int per_thre
 EXPORTED int gpumem_runtime_mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) {
   return mem_get_info(free_bytes, total_bytes);
 }
-/// Before cudaStreamBeginCapture, and after cudaStreamEndCapture or where the former failed.
+/// Call before cudaStreamBeginCapture. Call capture_is_over after cudaStreamEndCapture, or if the begin failed.
 EXPORTED void gpumem_runtime_capture_begins(void* stream, int per_thread) {
   capture_begins(stream == nullptr && per_thread != 0 ? CU_STREAM_PER_THREAD : static_cast<CUstream>(stream));
 }
 EXPORTED void gpumem_runtime_capture_is_over(void* stream, int per_thread) {
   capture_is_over(stream == nullptr && per_thread != 0 ? CU_STREAM_PER_THREAD : static_cast<CUstream>(stream));
 }
-/// Before cudaDeviceReset, of the current device.
+/// Call before cudaDeviceReset, for the current device.
 EXPORTED void gpumem_runtime_forget_device(int device) { forget_device(device); }

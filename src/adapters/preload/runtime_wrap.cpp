@@ -1,8 +1,8 @@
-// libgpumem_wrap.a: what `ld --wrap` makes of a program's calls of the runtime (wrap.options). Linked into the program,
-// so that __real_ leads to whatever runtime it has, static or shared.
+// libgpumem_wrap.a: the functions that replace a program's runtime calls under `ld --wrap` (wrap.options). Linked into
+// the program, so that __real_ resolves to the program's own runtime, static or shared.
 #include "gpumem/runtime_calls.h"
 
-// The declarations that the linker's symbols need, and no header has.
+// Declares the linker's symbols, which no header declares.
 extern "C" {
 int __real_cudaMalloc(void** dev_ptr, std::size_t bytes);
 int __real_cudaFree(void* dev_ptr);
@@ -31,10 +31,10 @@ namespace {
 
 constexpr int out_of_memory = 2;
 
-/// The runtime makes its context current at the first call that needs it, which this one now is.
+/// Makes the runtime's context current, which the runtime does at its first call that needs one.
 int with_context() { return __real_cudaFree(nullptr); }
 
-/// The runtime remembers its last error: a request that cannot be granted makes it remember this one.
+/// Sets the runtime's last error to out-of-memory by an impossible request.
 int remembered(int error) {
   void* nothing = nullptr;
   return error == out_of_memory ? __real_cudaMalloc(&nothing, ~std::size_t{0} >> 1) : error;

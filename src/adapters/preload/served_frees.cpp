@@ -1,6 +1,6 @@
-// What gives counted memory back (process_accounting.hpp).
-#include "driver_calls.hpp"
+// Calls that free counted memory (process_accounting.hpp).
 #include "process_accounting.hpp"
+#include "driver_calls.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {
@@ -12,7 +12,7 @@ CUresult CUDAAPI mem_retain(CUmemGenericAllocationHandle* handle, void* address)
 }
 
 CUresult CUDAAPI mem_release(CUmemGenericAllocationHandle handle) {
-  const charge_table::entry gone = all_pages().released(handle);  // first: the handle may be given out again at once
+  const charge_table::entry gone = all_pages().released(handle);  // first: the driver may reuse the handle
   const CUresult e = driver_call<entry::mem_release>(handle);
   refund(gone);
   return e;

@@ -1,7 +1,7 @@
-// What ends, begins or takes memory with it: streams, captures, contexts, the program's choice of a pool.
+// Calls that begin or end streams, captures and contexts, and calls that choose a memory pool.
+#include "process_accounting.hpp"
 #include "driver_calls.hpp"
 #include "other_contexts.hpp"
-#include "process_accounting.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {
@@ -13,7 +13,7 @@ void stream_ends(CUstream stream) {
   for_each_device([stream](served_context& device) { static_cast<void>(device.memory->stream_release({stream})); });
 }
 
-/// gpumem is told first: what it is doing that a capture forbids comes to its end before the driver begins.
+/// Tells gpumem before the driver, so that gpumem finishes its calls that a capture forbids.
 template <entry E, null_stream N, typename... More>
 CUresult begin(CUstream h_stream, More... more) {
   const CUstream stream = h_stream == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : h_stream;
@@ -26,7 +26,7 @@ CUresult begin(CUstream h_stream, More... more) {
 template <null_stream N>
 CUresult end(CUstream h_stream, CUgraph* graph) {
   const CUresult e = driver_call<entry::end_capture, N>(h_stream, graph);
-  // Only the thread that began it can end it; everything else is its end, in error or not.
+  // On the wrong thread the capture goes on; every other result, even an error, ends it.
   if (e != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
     capture_is_over(h_stream == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : h_stream);
   }
@@ -94,7 +94,8 @@ CUresult CUDAAPI ctx_destroy_2(CUcontext context) { return destroy<entry::ctx_de
 CUresult CUDAAPI primary_ctx_reset(CUdevice device) { return reset<entry::primary_ctx_reset>(device); }
 CUresult CUDAAPI primary_ctx_reset_7(CUdevice device) { return reset<entry::primary_ctx_reset_7>(device); }
 
-// The device of the current context reaches that of `peer`; a second call of a program finds it enabled.
+// The current context's device may now reach the memory of `peer`. A repeated call returns that access is enabled
+// already.
 CUresult CUDAAPI ctx_enable_peer_access(CUcontext peer, unsigned int flags) {
   const CUresult e = driver_call<entry::ctx_enable_peer_access>(peer, flags);
   CUdevice device{};
@@ -104,12 +105,12 @@ CUresult CUDAAPI ctx_enable_peer_access(CUcontext peer, unsigned int flags) {
   return e;
 }
 
-// A block of gpumem's would not be reached.
+// The driver's access flags do not reach gpumem's blocks, so the driver serves the device's default pool from now on.
 CUresult CUDAAPI mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* access, std::size_t count) {
   const CUresult e = driver_call<entry::mem_pool_set_access>(pool, access, count);
   if (e != CUDA_SUCCESS || calls() == nullptr) return e;
   CUresult refusal = CUDA_SUCCESS;
-  static_cast<void>(current_device(&refusal));  // it may be the first that is heard of the device
+  static_cast<void>(current_device(&refusal));  // opens the device if this is its first call
   for_each_device([&](served_context& device) {
     CUmemoryPool usual = nullptr;
     if (calls()->default_pool(&usual, device.handle) == CUDA_SUCCESS && usual == pool) device.own_pool = true;
@@ -119,7 +120,7 @@ CUresult CUDAAPI mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* a
 
 namespace {
 
-/// The program chose the pool of a device: another one than the default pool serves its cudaMallocAsync.
+/// The program chose a device's pool: cudaMallocAsync uses gpumem only while that is the default pool.
 template <typename Matches>
 void note_chosen_pool(const Matches& matches, CUmemoryPool pool) {
   if (calls() == nullptr) return;

@@ -1,5 +1,4 @@
-// cudaMalloc and cudaFree in either order of the world: with the implicit synchronisation that programs rely on, and
-// stream-ordered.
+// cudaMalloc/cudaFree, with the implicit synchronization that programs rely on, and their stream-ordered forms.
 #include <algorithm>
 #include <bit>
 #include <optional>
@@ -21,7 +20,7 @@ namespace {
 CUdeviceptr number_of(const void* ptr) { return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(ptr)); }
 void* pointer_of(CUdeviceptr address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
 
-/// What the program is told; nothing where the driver itself has to say it.
+/// Returns the program's result for a failed request; nothing if the driver itself must produce it.
 std::optional<CUresult> answer_to(const status& failed) {
   switch (failed.code()) {
     case errc::ok:
@@ -36,15 +35,15 @@ std::optional<CUresult> answer_to(const status& failed) {
   }
 }
 
-/// Tells the referee of a simulated card (simcuda/control.h) that a block is handed out: it sees the driver's own
-/// blocks, and gpumem's only here. Without a stream, any may use the block at once.
+/// Tells the referee of a simulated card (simcuda/control.h) about a block that is handed out: the referee sees the
+/// driver's own blocks, but not gpumem's. Without a stream, any stream may use the block at once.
 void tell_referee(const char* function, void* block, std::size_t bytes, std::optional<CUstream> stream) {
   using served_function = void (*)(const char*, std::uint64_t, std::uint64_t, void*, int);
   static const auto tell = reinterpret_cast<served_function>(driver_symbol("simcuda_served"));
   if (tell != nullptr) tell(function, number_of(block), bytes, stream.value_or(nullptr), stream ? 0 : 1);
 }
 
-/// Waits for what `home` was made to wait for: then the block may be used on any stream.
+/// Waits for the work that `alloc_stream` was made to wait for; then any stream may use the block.
 CUresult sync_alloc_stream(served_context& device) {
   const std::uint64_t issued = device.waits.load(std::memory_order_acquire);
   std::uint64_t done = device.waits_done.load(std::memory_order_acquire);
@@ -56,8 +55,8 @@ CUresult sync_alloc_stream(served_context& device) {
   return CUDA_SUCCESS;
 }
 
-/// Before CUDA 12.5 there is no event on a whole context: cudaFree then waits itself, as the driver's does. What is
-/// freed while something captures is parked until nothing does.
+/// Before CUDA 12.5 no event covers a whole context: cudaFree then waits on the host, as the driver's does. Blocks that
+/// are freed during a capture are parked until no capture is open.
 class waiting_frees {
  public:
   void park(served_context& device, CUdeviceptr address) {
@@ -97,8 +96,8 @@ CUresult synchronize(const served_context& device) {
   return done;
 }
 
-/// What is freed waits for the work that was enqueued until then, and for none that comes later: the allocator records
-/// a fence at the free, of one large block or several small ones.
+/// Frees a block after the work that is enqueued so far, without waiting for later work: the allocator records a fence
+/// at the free of a large block, or one for several small blocks.
 status free_behind_everything(served_context& device, CUdeviceptr address) {
   if (has_context_events())
     return device.memory->try_deallocate(pointer_of(address), {.stream = stream_ref{device.free_stream}});
@@ -118,7 +117,7 @@ CUstream named(CUstream stream) {
   return stream == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : stream;
 }
 
-/// Captures, or cannot be asked because another one does: the driver then has the answer.
+/// Whether the stream captures. Also true if the query fails because another stream captures: then the driver decides.
 bool captures(CUstream stream) {
   if (is_preloaded && !capturing_somewhere()) return false;
   CUstreamCaptureStatus capture_status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -126,7 +125,7 @@ bool captures(CUstream stream) {
          capture_status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/// The block goes back by `how`; the driver frees what nobody here knows.
+/// Frees the block with `how`, or with `driver` if no device holds it.
 template <typename How, typename Driver>
 CUresult free_block(CUdeviceptr address, How&& how, Driver&& driver) {
   std::optional<CUresult> answer;
@@ -142,7 +141,7 @@ CUresult free_block(CUdeviceptr address, How&& how, Driver&& driver) {
   return freed(address_receipts(), address, driver);
 }
 
-/// False where the device's lock is needed, or the block is nobody's here.
+/// False if the free needs the device's lock, or if no device holds the block.
 bool free_without_lock(CUdeviceptr address) noexcept {
   if (!has_context_events() || capturing_somewhere()) return false;
   bool freed = false;
@@ -152,7 +151,7 @@ bool free_without_lock(CUdeviceptr address) noexcept {
   return freed;
 }
 
-/// `pool` is empty, or the pool that the program names: gpumem serves the device's default pool.
+/// `pool` is empty, or the pool that the program passes. gpumem replaces only the device's default pool.
 template <entry E, null_stream N, typename... Pool>
 CUresult alloc_async(CUdeviceptr* dptr, std::size_t bytes, CUstream h_stream, Pool... pool) {
   using driver = forwarded_call<E, N, accounting::counted>;
@@ -189,7 +188,7 @@ CUresult free_async(CUdeviceptr dptr, CUstream h_stream) {
         if (device_of_stream(stream, &refusal) == &device) {
           return device.memory->try_deallocate(pointer_of(dptr), {.stream = stream_ref{stream}});
         }
-        // A stream of another device or context: what it still does with the block is waited for.
+        // The stream belongs to another device or context: wait until its work with the block is done.
         const result<block_info> block = device.memory->describe(pointer_of(dptr));
         if (block && block->begin == dptr) {
           const relaxed_capture relaxed;

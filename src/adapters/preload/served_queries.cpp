@@ -1,4 +1,4 @@
-// What a program asks about its memory: the block that it was given, and not the segment that gpumem took.
+// Queries about memory: the results describe the program's block and not the segment that gpumem allocated.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace gpumem::preload {
 namespace {
 
-/// Far above what the driver counts up to.
+/// Far above the identities that the driver assigns.
 constexpr std::uint64_t first_identity = std::uint64_t{1} << 62;
 
 struct identities {
@@ -29,7 +29,7 @@ identities& all_identities() {
   return *only;
 }
 
-/// The setting by which the block's memory is mapped.
+/// Returns the setting that makes gpumem map the block's memory.
 std::string mapped_by(const served_context& device, const block_info& block) {
   const auto& pools = device.memory->devices();
   const auto its =
@@ -42,7 +42,7 @@ std::string mapped_by(const served_context& device, const block_info& block) {
   return by_variable ? "GPUMEM_BACKING=mapped" : fmt::format("policy {}", policy);
 }
 
-/// Writes what differs for a block from what the driver says about its segment; false: nothing does.
+/// Writes an attribute that differs between the block and its segment; false if the driver's value is right.
 bool correct(CUpointer_attribute attribute, void* value, const block_info& block) {
   const auto write = [value](auto corrected) { return *static_cast<decltype(corrected)*>(value) = corrected, true; };
   switch (attribute) {
@@ -77,7 +77,7 @@ void forget_identity(CUdeviceptr begin) noexcept {
   all.by_address.erase(begin);
 }
 
-// What gpumem holds and the program does not is free to the program; what a limit keeps from it is not.
+// Memory that gpumem holds and the program does not use is free; memory beyond a limit is not.
 std::optional<std::uint64_t> free_for_program(const served_context& device, std::uint64_t free_on_device) noexcept {
   std::uint64_t reserved = 0;
   std::uint64_t in_use = 0;
@@ -100,7 +100,7 @@ std::optional<std::uint64_t> limit_before_opening(int ordinal, std::uint64_t tot
 
 namespace {
 
-/// The driver's figures in a context that gpumem only counts, within the limit on the process.
+/// Limits the driver's figures in a context that gpumem only counts.
 CUresult limited_info(std::size_t* free_bytes, std::size_t* total_bytes) {
   CUresult refusal = CUDA_SUCCESS;
   const unserved_device* const d = unserved_current(&refusal);
@@ -158,8 +158,8 @@ CUresult CUDAAPI pointer_get_attributes(unsigned int count, CUpointer_attribute*
   return e;
 }
 
-// What keeps a block from having a handle: mapped memory has none; of a segment, the driver would make one of the
-// whole, and an importer would silently see its beginning.
+// Refuses handles of blocks: mapped memory has none, and the driver's handle would cover the whole segment, so that an
+// importer would silently see the segment's beginning.
 CUresult CUDAAPI ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr dptr) {
   block_info block;
   const served_context* const d = holder_of(dptr, &block);

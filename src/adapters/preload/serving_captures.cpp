@@ -1,5 +1,4 @@
-// Captures, from where they begin to where they end: meanwhile gpumem waits for nothing, and what is allocated on a
-// stream that captures is the driver's business.
+// The open captures. While one is open gpumem waits for nothing, and the driver allocates for streams that capture.
 #include <algorithm>
 #include <thread>
 #include <vector>
@@ -14,7 +13,7 @@ namespace {
 checked_mutex captures_mutex;
 std::atomic<int> captures_open{0};
 
-/// The default stream of each thread has the same handle.
+/// Every thread's default stream has the same handle, so the thread tells them apart.
 struct open_capture {
   CUstream stream;
   std::thread::id thread;
@@ -34,7 +33,7 @@ std::uint64_t captures_so_far = 0;
 
 bool capturing_somewhere() noexcept { return captures_open.load(std::memory_order_acquire) > 0; }
 
-// A device whose streams these are not refuses, or has an empty capture: neither does harm.
+// A device that does not own the stream refuses, or has an empty capture; both are harmless.
 void capture_begins(CUstream stream) noexcept {
   captures_open.fetch_add(1, std::memory_order_acq_rel);
   {
@@ -55,7 +54,7 @@ void capture_is_over(CUstream stream) noexcept {
     number = found->number;
     captures().erase(found);
   }
-  // Nothing was allocated for the graph: that was passed on.
+  // The capture is empty, because the driver made the graph's allocations.
   for_each_device([&](served_context& device) {
     end_held_capture(*device.memory, number);
     if (const result<graph_ref> empty = device.memory->capture_end({stream}))

@@ -1,6 +1,7 @@
-// Which device a stream belongs to: asked of the driver when a handle is first seen, and remembered until it ends.
+// Finds the device of a stream: queries the driver when a handle is first seen, and remembers the result until the
+// stream ends.
 //
-// A thread remembers its last answer, which holds as long as no stream has ended anywhere (`ended`).
+// Each thread caches its last result, which is valid until any stream ends (`ended`).
 #include <shared_mutex>
 #include <unordered_map>
 

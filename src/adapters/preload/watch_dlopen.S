@@ -1,6 +1,6 @@
-// dlopen and dlmopen: a program that opens the driver by one of its names gets the shim. gpumem_preload_opens(file, caller)
-// returns the name to open instead, or `file`. Then a jump enters the C library's function, which still sees the caller's
-// return address: it decides where the loader searches.
+// dlopen and dlmopen: a program that opens the driver by one of its names gets the shim. gpumem_preload_opens(file,
+// caller) returns the name to open instead, or `file`. Then a jump enters the C library's function, which still sees
+// the caller's return address: it decides where the loader searches.
 #if defined(__aarch64__)
 #define FIRST x0
 #define SECOND x1

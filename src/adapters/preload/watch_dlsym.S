@@ -1,6 +1,6 @@
-// dlsym, for the one library whose functions cannot be had in another way: programs look NVML's up in a handle of their
-// own. gpumem_preload_watch(handle, name, caller) answers with a function of ours, or null; then the C library's dlsym is
-// jumped to, so that it sees the caller's address as ever, which RTLD_NEXT depends on.
+// dlsym, intercepted for NVML, whose functions programs look up on a handle of their own. gpumem_preload_watch(handle,
+// name, caller) returns a replacement or null; for null this jumps to the C library's dlsym, which still sees the
+// caller's return address, as RTLD_NEXT requires.
   .text
   .globl dlsym
   .type dlsym, %function

@@ -1,12 +1,12 @@
 // PyTorch's CUDAAllocator over gpumem. Compiled on the user's machine against the headers of the installed torch, with
 // a plain C++ compiler; gpumem.torch does that and calls `gpumem_torch_install`.
 //
-// What some versions of torch lack is a function without `override` here, or asked for by `requires`.
+// Functions that some versions of torch lack are written without `override` here, or are found with `requires`.
 //
-// A memory_source has the memory: places, stream order, reserved bytes. The book here has the properties of each
-// tensor's block that PyTorch asks for: its requested size, the frames that allocated it, its MemPool. A block is in
-// the book exactly while the program holds it. Under the lock of this class no call of the driver, the history or a
-// source is made.
+// A memory_source manages the memory: addresses, stream order, reserved bytes. `live_blocks_` holds the properties of
+// each tensor's block that PyTorch queries: its requested size, its allocation frames, its MemPool. A block is in it
+// exactly while the program holds the block. While this class holds its lock, it does not call the driver, the history
+// or a source.
 #include <c10/core/Allocator.h>
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/impl/GPUTrace.h>
@@ -54,7 +54,7 @@ using c10::MempoolId_t;
 
 static_assert(std::is_same_v<MempoolId_t, pool_id>);
 
-/// `gpumem simulate` lists what its card refused (simcuda/control.h), and gpumem's own refusals as well.
+/// Adds gpumem's own refusals to the card's, which `gpumem simulate` lists (simcuda/control.h).
 void tell_simulated_card(int device, const gpumem::oom_report& refused) {
   using note_function = void (*)(int, const char*, std::uint64_t, const char*);
   const auto function = reinterpret_cast<note_function>(::dlsym(RTLD_DEFAULT, "simcuda_note_refusal"));
@@ -69,7 +69,7 @@ void tell_simulated_card(int device, const gpumem::oom_report& refused) {
   function(device, "a tensor", refused.requested_bytes, ("gpumem: " + cause).c_str());
 }
 
-/// What PyTorch is told of a block that the program holds.
+/// A live block's properties that PyTorch queries.
 struct held_block {
   std::size_t requested = 0;
   cudaStream_t stream = nullptr;
@@ -90,10 +90,11 @@ struct checkpoint : native::AllocatorState {
   std::vector<block> live;
 };
 
-/// In a process that was forked after the first use of a GPU CUDA does not work. Tensors that it inherited end there.
+/// CUDA does not work in a process that was forked after the first use of a GPU. Its inherited tensors are only
+/// forgotten.
 bool in_forked_child = false;
 
-/// The pool that this thread released last, until the kind of the release is known (private_pool::released_by).
+/// The pool that this thread released last, until its next call shows which kind it was (private_pool::released_by).
 thread_local std::optional<std::pair<DeviceIndex, MempoolId_t>> unsettled_release;
 
 void delete_block(void* ptr);
@@ -103,26 +104,26 @@ class torch_allocator final : public native::CUDAAllocator {
 
   struct device_state {
     int logical = -1;
-    std::shared_ptr<memory_source> source;  // of requests outside every pool
+    std::shared_ptr<memory_source> source;  // for requests outside every pool
     shared_limit limit;
     segment_table segments;
-    // Of MemPools with an allocator of their own.
+    // For MemPools with an allocator of their own.
     std::atomic<std::uint64_t> own_taken = 0, own_returned = 0, own_allocs = 0, own_frees = 0;
     // With the lock:
-    std::uint64_t peak_reserved = 0;  // gpumem's memory and own memory together, as far as it was looked at
+    std::uint64_t peak_reserved = 0;  // gpumem's memory and MemPools' own memory together, as last sampled
     double fraction = 1.0;
-    device_stats stats;  // counted here, and the peaks of figures that follow from a look at the memory
+    device_stats stats;  // counted here; for sampled figures, the peaks only
     std::uint64_t taken_before = 0, returned_before = 0;
     std::uint64_t waits_before = 0, device_allocs_before = 0, device_frees_before = 0;
     pool_table pools;
-    std::map<MempoolId_t, std::uint64_t> idle_at_end;  // of MemPools that end now
-    block_totals totals;                               // without pools, at the time of `totals_at`
+    std::map<MempoolId_t, std::uint64_t> idle_at_end;  // of MemPools that are ending
+    block_totals totals;                               // valid without pools, while the statistics equal `totals_at`
     std::optional<gpumem::statistics> totals_at;
 
     [[nodiscard]] std::uint64_t own_bytes() const { return own_taken - own_returned; }
   };
 
-  /// Segments of a MemPool's allocator, within the GPU's limit and in the history.
+  /// Takes segments from a MemPool's allocator, within the GPU's limit, and records them in the history.
   class pool_supplier final : public segment_supplier {
    public:
     pool_supplier(torch_allocator& owner, DeviceIndex device, const MempoolId_t& pool,
@@ -161,7 +162,7 @@ class torch_allocator final : public native::CUDAAllocator {
     const std::shared_ptr<native::CUDAAllocator> allocator_;
   };
 
-  /// gpumem's segments, in the history.
+  /// Records gpumem's segments in the history.
   class segment_recorder final : public gpumem::segment_observer {
    public:
     explicit segment_recorder(torch_allocator& owner) : owner_{owner} {}
@@ -185,7 +186,7 @@ class torch_allocator final : public native::CUDAAllocator {
       for (const gpumem::logical_device& each : opened.devices()) {
         if (each.physical_ordinal < 0 || each.physical_ordinal >= device_count) continue;
         device_state& d = devices_[static_cast<std::size_t>(each.physical_ordinal)];
-        if (d.logical >= 0) continue;  // of several pools on one GPU PyTorch's tensors live in the first
+        if (d.logical >= 0) continue;  // with several pools on one GPU, PyTorch's tensors use the first
         d.logical = each.ordinal;
         d.source = std::make_shared<gpumem_memory>(each.ordinal, false);
         d.limit.open(each.ordinal, each.limit_bytes);
@@ -201,7 +202,7 @@ class torch_allocator final : public native::CUDAAllocator {
   }
   bool initialized() override { return ready_; }
   std::string name() override { return "gpumem"; }
-  // Switched off, each request is a call of the driver, as with PyTorch's own: for looking at one request by itself.
+  // Disabled, each request is a driver call, as with PyTorch's own allocator; useful for examining one request alone.
   void enable(bool value) override { caches_ = value; }
   bool isEnabled() const override { return caches_; }
 
@@ -211,7 +212,7 @@ class torch_allocator final : public native::CUDAAllocator {
     void* const ptr = bytes != 0 ? allocate_block(device, bytes, c10::cuda::getCurrentCUDAStream(device)) : nullptr;
     return {ptr, ptr, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
   }
-  // A storage that gave its memory up takes it again where it was. In a MemPool nobody else can stand there.
+  // Re-allocates a storage at its former address, which in a MemPool no other request can have taken.
   DataPtr allocateWithAddress(std::size_t bytes, void* place) {
     const auto address = reinterpret_cast<std::uintptr_t>(place);
     TORCH_CHECK(address % gpumem::block_granularity == 0, "gpumem: an exact address must be aligned to kMinBlockSize (",
@@ -240,7 +241,7 @@ class torch_allocator final : public native::CUDAAllocator {
     C10_CUDA_CHECK(cudaMemcpy(dest, src, bytes, cudaMemcpyDeviceToDevice));
   }
   void recordStream(const DataPtr& data, c10::cuda::CUDAStream stream) override {
-    // Empty, or made from memory that somebody else allocated.
+    // The tensor is empty, or another allocator made its memory.
     if (!data.get() || data.get_deleter() != &delete_block) return;
     if (const std::optional<held_block> held = find_block(data.get())) {
       held->source->record_use(data.get(), {stream.device_index(), stream.stream()});
@@ -259,7 +260,7 @@ class torch_allocator final : public native::CUDAAllocator {
   }
 
   // --- how much -----------------------------------------------------------------------------------------------
-  // `~MemPool` names its pool: only what that one held goes back.
+  // `~MemPool` passes its pool; then only that pool's memory is returned.
   void emptyCache(MempoolId_t pool) override {
     if (in_forked_child) return;
     segment_cause cause{no_pool, nullptr, history_.is_watched() ? history_.context_for(RecordContext::ALL) : nullptr};
@@ -278,7 +279,7 @@ class torch_allocator final : public native::CUDAAllocator {
   void cacheInfo(DeviceIndex device, std::size_t* largest) override {
     device_state& d = device_of(device);
     const gpumem::statistics s = figures(d);
-    if (*largest == 0) {  // as native, begins with what the GPU has left
+    if (*largest == 0) {  // as native: also count free GPU memory
       *largest = memory_info(device).first;
     }
     *largest = std::max(*largest, static_cast<std::size_t>(s.largest_free_bytes));
@@ -292,7 +293,7 @@ class torch_allocator final : public native::CUDAAllocator {
     TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
     device_state& d = device_of(device);
     const auto total = static_cast<double>(memory().devices()[static_cast<std::size_t>(d.logical)].gpu_total_bytes);
-    // GPUMEM_LIMIT stays in force.
+    // The fraction cannot raise the limit above GPUMEM_LIMIT.
     d.limit.set(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(fraction * total), 1, d.limit.at_start()));
     const guard lock{mutex_};
     d.fraction = fraction;
@@ -303,7 +304,7 @@ class torch_allocator final : public native::CUDAAllocator {
     C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
     return {free, total};
   }
-  /// Free and total bytes of the GPU for this program: within the limit in force, and GPUMEM_LIMIT as the total.
+  /// Free and total bytes of the GPU for this program: free within the current limit, total within GPUMEM_LIMIT.
   std::pair<std::size_t, std::size_t> memory_info(DeviceIndex device) {
     const device_state& d = device_of(device);
     const auto [free, total] = driver_memory_info(device);
@@ -350,7 +351,7 @@ class torch_allocator final : public native::CUDAAllocator {
   }
   void resetPeakStats(DeviceIndex device) override {
     device_state& d = device_of(device);
-    static_cast<void>(getDeviceStats(device));  // what follows from a look has its value of now
+    static_cast<void>(getDeviceStats(device));  // sample the figures so that their peaks restart at the current values
     static_cast<void>(memory().reset_peak_reserved(d.logical));
     const guard lock{mutex_};
     d.peak_reserved = 0;
@@ -375,9 +376,9 @@ class torch_allocator final : public native::CUDAAllocator {
     markCaptureEnd(device);
     ask_fences(d);
   }
-  // Within a capture no fence can be recorded or asked. At the end of one, what it freed behind other streams gets its
-  // fence; before the next, what is done becomes free for it: else each graph of a pool takes new memory. While a pool
-  // is in use, a capture may be open.
+  // Fences can be neither recorded nor queried within a capture. After a capture this records fences for blocks that
+  // the capture freed while other streams used them; before the next one it frees blocks whose fences are done. Without
+  // this, each graph of a pool takes new memory. While a route is open, a capture may be open.
   void ask_fences(const device_state& state) {
     if (routes_ == 0) static_cast<void>(memory().trim(state.logical, 0));
   }
@@ -386,13 +387,13 @@ class torch_allocator final : public native::CUDAAllocator {
     const guard lock{mutex_};
     d.pools.capture_begins();
   }
-  // A capture is noticed at its first allocation; its end is asked for here.
+  // gpumem detects a capture at its first allocation, but must be told of its end.
   void markCaptureEnd(DeviceIndex device) {
     const gpumem::status ended = memory().reported_captures_ended(device);
     TORCH_CHECK(ended.ok(), "gpumem: end of a capture: ", ended.message());
   }
-  // A MemPool keeps what it has on other GPUs than its own until it goes, or until that memory is idle and the cache is
-  // emptied.
+  // A MemPool keeps its memory on GPUs other than its own until it ends, or until that memory is idle and emptyCache
+  // runs.
   void releasePool(DeviceIndex device, MempoolId_t pool) override {
     device_state& d = device_of(device);
     bool with_the_others = false;
@@ -442,7 +443,7 @@ class torch_allocator final : public native::CUDAAllocator {
     const guard lock{mutex_};
     d.pools[pool].use_on_oom = use_on_oom;
   }
-  // A hint about native's segments: gpumem's are cut for all.
+  // A hint for native's segments; gpumem splits its segments for all blocks.
   void setNoSplit(DeviceIndex /*device*/, MempoolId_t /*pool*/) override {}
   bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
                                 const std::unordered_set<void*>& expected) override {
@@ -467,8 +468,8 @@ class torch_allocator final : public native::CUDAAllocator {
     }
     return saved;
   }
-  // Everything of the pool is freed, and what was live then is allocated where it was: only the pool itself ever gets
-  // its memory, so that nobody else can stand there.
+  // Frees the whole pool and allocates the saved blocks at their former addresses. These are free, because the pool's
+  // memory serves only the pool.
   native::CheckpointDelta setCheckpointPoolState(DeviceIndex device,
                                                  std::shared_ptr<native::AllocatorState> state) override {
     const auto saved = std::dynamic_pointer_cast<checkpoint>(state);
@@ -513,8 +514,8 @@ class torch_allocator final : public native::CUDAAllocator {
       return cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream);
     return cudaMemcpyPeerAsync(dst, dst_device, src, src_device, bytes, stream);
   }
-  // As native's for memory of cudaMalloc, so that either allocator opens what the other shares: a version, a kind, and
-  // the runtime's handle of the whole segment.
+  // Same format as native's for cudaMalloc memory, so that each allocator opens the other's handles: a version, a kind,
+  // and the runtime's handle of the whole segment.
   native::ShareableHandle shareIpcHandle(void* ptr) override {
     shares_ = true;
     void* const base = getBaseAllocation(ptr, nullptr);
@@ -576,7 +577,7 @@ class torch_allocator final : public native::CUDAAllocator {
     const guard lock{mutex_};
     observers_.push_back(std::move(observer));
   }
-  // gpumem rejects nothing ahead of trying.
+  // gpumem never rejects a request without trying it.
   void attachOomRejectionObserver(
       std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)> /*observer*/) {}
   void attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) override {
@@ -586,7 +587,7 @@ class torch_allocator final : public native::CUDAAllocator {
   native::SnapshotInfo snapshot(MempoolId_t pool) { return snapshot(pool, true); }
   native::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) {
     const auto to_ns = clock_.makeConverter();
-    native::SnapshotInfo info{};  // the numbers of config_metadata have no initializers
+    native::SnapshotInfo info{};  // config_metadata's numbers have no initializers
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       const auto device = static_cast<DeviceIndex>(i);
       std::vector<TraceEntry>& trace = info.device_traces.emplace_back();
@@ -626,7 +627,7 @@ class torch_allocator final : public native::CUDAAllocator {
     TORCH_CHECK(s.ok(), "gpumem: ", s.why().message());
     return *s;
   }
-  /// Walks all blocks, unless there are no pools and each of gpumem's counters is as at the last walk.
+  /// Walks all blocks, unless there are no pools and gpumem's counters are unchanged since the last walk.
   block_totals totals_of(device_state& state, const gpumem::statistics& statistics) {
     static_assert(std::has_unique_object_representations_v<gpumem::statistics>);
     {
@@ -674,7 +675,7 @@ class torch_allocator final : public native::CUDAAllocator {
     const guard lock{mutex_};
     state.peak_reserved = std::max(state.peak_reserved, reserved);
   }
-  /// With the lock.
+  /// Requires the lock.
   static device_stats statistics_of(device_state& state, const gpumem::statistics& statistics,
                                     const block_totals& blocks) {
     device_stats& s = state.stats;
@@ -708,8 +709,8 @@ class torch_allocator final : public native::CUDAAllocator {
     if constexpr (requires { Config::per_process_memory_fraction(); }) return Config::per_process_memory_fraction();
     return 1.0;
   }
-  // What PyTorch's parser took: what is said of pinned memory holds, what is said of native's segments changes nothing.
-  // Whether segments are expandable is gpumem's own answer.
+  // Reports the settings that PyTorch parsed: those of pinned memory apply, those of native's segments have no effect.
+  // gpumem's policies decide whether segments are expandable.
   template <typename Info, typename Config = native::CUDAAllocatorConfig,
             typename Common = c10::CachingAllocator::AcceleratorAllocatorConfig>
   static void note_settings(Info& info) {
@@ -733,7 +734,7 @@ class torch_allocator final : public native::CUDAAllocator {
     }
   }
 
-  /// PYTORCH_NO_CUDA_MEMORY_CACHING, for tools that look for bad accesses; read as PyTorch reads flags.
+  /// PYTORCH_NO_CUDA_MEMORY_CACHING, for tools that look for bad accesses; parsed as PyTorch parses flags.
   static bool is_without_caches() {
     static const bool asked = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true;
     return asked;
@@ -754,7 +755,7 @@ class torch_allocator final : public native::CUDAAllocator {
     return take_in(device, bytes, stream, route_of(device, stream), 0);
   }
 
-  /// The pool that this thread's allocations on the stream go to now.
+  /// Returns the pool of this thread's allocations on the stream.
   MempoolId_t route_of(DeviceIndex device, cudaStream_t stream) {
     if (routes_ == 0) return no_pool;
     const guard lock{mutex_};
@@ -770,7 +771,7 @@ class torch_allocator final : public native::CUDAAllocator {
     return p.source;
   }
 
-  /// A `place` other than 0 is the block's exact address. `tag` says in the history what asked for it.
+  /// `place`: the block's exact address; 0: any. `tag`: the requesting function's name for the history.
   void* take_in(DeviceIndex device, std::size_t bytes, cudaStream_t stream, MempoolId_t pool, gpumem::address place,
                 const char* tag = "") {
     device_state& d = device_of(device);
@@ -786,7 +787,7 @@ class torch_allocator final : public native::CUDAAllocator {
     if (ptr == nullptr && pool == no_pool && captures_nothing({device, stream})) ptr = take_lent(d, asked, held);
     if (ptr == nullptr && give_back_idle(d)) ptr = held.source->allocate_block(asked, why);
     if (ptr == nullptr) refuse(d, held, why);
-    // Where the host has no memory for the book, the block goes back.
+    // If the host has no memory to enter the block, free it.
     const std::shared_ptr<memory_source> source = held.source;
     try {
       enter(d, ptr, std::move(held));
@@ -808,11 +809,11 @@ class torch_allocator final : public native::CUDAAllocator {
     const guard lock{mutex_};
     return state.pools.may_capture();
   }
-  /// Collects memory that other processes have released, before a request takes new memory.
+  /// Collects memory that other processes have released, so that the request need not take new memory.
   void collect_shared(const device_state& state, std::size_t bytes) {
     if (shares_ && figures(state).largest_free_bytes < own_memory::rounded(bytes)) ask_callbacks();
   }
-  /// A request of this thread after a release: it was a graph's, or `emptyCache` would have come.
+  /// A request of this thread right after a release shows that a graph was released: a MemPool would call `emptyCache`.
   void settle_release() {
     if (!unsettled_release) return;
     const auto [device, pool] = *std::exchange(unsettled_release, std::nullopt);
@@ -821,7 +822,7 @@ class torch_allocator final : public native::CUDAAllocator {
     if (found != nullptr) found->released_by.erase(std::this_thread::get_id());
   }
 
-  /// Idle memory of a pool that lends it.
+  /// Takes idle memory from a pool with `use_on_oom`.
   void* take_lent(device_state& state, const memory_request& asked, held_block& held) {
     std::vector<pool_table::ended_pool> lenders;
     {
@@ -837,7 +838,7 @@ class torch_allocator final : public native::CUDAAllocator {
     }
     return nullptr;
   }
-  /// True if idle memory left a pool, for everybody.
+  /// Moves idle memory out of the pools, for all requests; true if there was any.
   bool give_back_idle(device_state& state) {
     std::vector<std::shared_ptr<memory_source>> sources;
     {
@@ -865,7 +866,7 @@ class torch_allocator final : public native::CUDAAllocator {
     return found != live_blocks_.end() ? std::optional{found->second} : std::nullopt;
   }
 
-  // The history, trackers, the GPU trace and the profiler.
+  // Tells the history, trackers, the GPU trace and the profiler.
   void tell(void* ptr, const char* tag) {
     const bool profiled = c10::memoryProfilingEnabled();
     if (history_.is_watched() || profiled) {
@@ -901,7 +902,7 @@ class torch_allocator final : public native::CUDAAllocator {
         C10_UNLIKELY(traced != nullptr)) {
       (*traced)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
     }
-    // The calls that may throw come first: while the book has the block, the program can free it again.
+    // Make the calls that may throw first: until the block leaves `live_blocks_`, the program can free it again.
     if (history_.is_watched()) {
       if (const std::optional<held_block> held = find_block(ptr)) {
         context_ptr context = history_.context_for(RecordContext::ALL);
@@ -982,8 +983,8 @@ class torch_allocator final : public native::CUDAAllocator {
   }
 
   // --- the end of pools ---------------------------------------------------------------------------------------
-  /// Ends a pool without uses. gpumem's memory serves everybody from then on; own memory stays until it may go back to
-  /// its allocator. The pool's last figures stay in the statistics.
+  /// Ends a pool without uses. Its gpumem memory then serves all requests; own memory stays until it may return to its
+  /// allocator. The statistics keep the pool's last figures.
   void end_pool(DeviceIndex device, const MempoolId_t& pool) {
     device_state& d = devices_[static_cast<std::size_t>(device)];
     if (in_forked_child || d.logical < 0) return;
@@ -1004,7 +1005,7 @@ class torch_allocator final : public native::CUDAAllocator {
     }
     if (source) source->close();
   }
-  /// The MemPool itself has gone: its memory leaves the cache, unless a graph still has the pool.
+  /// The MemPool was destroyed: returns its memory, unless a graph still keeps the pool.
   void empty_ended(DeviceIndex device, const MempoolId_t& pool) {
     device_state& d = devices_[static_cast<std::size_t>(device)];
     std::uint64_t idle = 0;
@@ -1023,7 +1024,7 @@ class torch_allocator final : public native::CUDAAllocator {
     give_back_ended(d);
     if (idle != 0) static_cast<void>(memory().trim(d.logical, idle));
   }
-  /// What MemPools of other GPUs have here and nobody uses.
+  /// Ends pools on this GPU that belong to MemPools of other GPUs and have no live blocks.
   void close_unused_pools(DeviceIndex device) {
     std::set<MempoolId_t> unused;
     {
@@ -1038,7 +1039,7 @@ class torch_allocator final : public native::CUDAAllocator {
     }
     for (const MempoolId_t& id : unused) end_pool(device, id);
   }
-  /// Own memory of pools that have ended, unless a capture may be under way: to wait for the GPU would spoil it.
+  /// Returns own memory of ended pools, unless a capture may be open: waiting for the GPU would invalidate it.
   void give_back_ended(device_state& state) {
     std::vector<std::shared_ptr<memory_source>> ended;
     {
@@ -1051,7 +1052,7 @@ class torch_allocator final : public native::CUDAAllocator {
   }
 
   // --- out of memory ------------------------------------------------------------------------------------------
-  /// The limit has no room beside gpumem's memory.
+  /// Reports that the limit has no room beside gpumem's memory.
   static gpumem::oom_report limit_report(const device_state& state, DeviceIndex device, std::size_t bytes) {
     gpumem::oom_report report{.cause = gpumem::oom_cause::limit,
                               .pool = std::to_string(state.logical),
@@ -1063,7 +1064,7 @@ class torch_allocator final : public native::CUDAAllocator {
     C10_CUDA_CHECK(cudaMemGetInfo(&report.device_free_bytes, &report.device_total_bytes));
     return report;
   }
-  // PyTorch's own first words, which programs look for; then gpumem's report.
+  // Throws PyTorch's own message, which programs look for, followed by gpumem's report.
   [[noreturn]] void refuse(device_state& state, const held_block& held, const refusal& why) {
     const DeviceIndex device = held.device;
     const std::string asked = "CUDA out of memory. Tried to allocate " + format_size(held.requested);
@@ -1081,7 +1082,7 @@ class torch_allocator final : public native::CUDAAllocator {
     const block_totals blocks = total_blocks(map_of(state));
     history_.record(
         {TraceEntry::OOM, device, report.device_free_bytes, held.requested, held.stream, held.pool, held.context});
-    // Idle memory of a pool serves only that pool: as native, it counts as allocated.
+    // Idle memory of a pool serves only that pool, so it counts as allocated, as in native.
     std::uint64_t allocated = blocks.pool_bytes - blocks.pool_live_bytes;
     {
       const guard lock{mutex_};
@@ -1123,13 +1124,13 @@ class torch_allocator final : public native::CUDAAllocator {
       history_.record(std::move(told));
     }
   }
-  // gpumem's segments: called without a lock of gpumem's or of this class.
+  // gpumem calls the segment functions below without holding its locks or this class's.
   std::optional<DeviceIndex> device_of_logical(int logical) const {
     const auto found = std::ranges::find(devices_, logical, &device_state::logical);
     if (found == devices_.end()) return std::nullopt;
     return static_cast<DeviceIndex>(found - devices_.begin());
   }
-  /// A tracker's exception ends the request for which the segment came, as it does natively.
+  /// A tracker's exception fails the request that added the segment, as in native.
   void note_added(const gpumem::segment_extent& added) {
     const std::optional<DeviceIndex> device = device_of_logical(added.device);
     if (!device) return;
@@ -1154,7 +1155,7 @@ class torch_allocator final : public native::CUDAAllocator {
     const std::optional<DeviceIndex> device = device_of_logical(removing.device);
     if (!device) return;
     auto going = devices_[static_cast<std::size_t>(*device)].segments.remove(removing.begin, removing.bytes);
-    if (going.empty()) {  // came before PyTorch's first request
+    if (going.empty()) {  // added before PyTorch's first request
       going.emplace_back(removing.begin, segment_table::entry{.end = removing.begin + removing.bytes});
     }
     if (!history_.is_watched()) return;
@@ -1171,22 +1172,22 @@ class torch_allocator final : public native::CUDAAllocator {
     }
   }
 
-  c10::ApproximateClockToUnixTimeConverter clock_;  // it measures from here on: older than every entry
+  c10::ApproximateClockToUnixTimeConverter clock_;  // starts before the first history entry
   history history_;
   std::atomic<bool> ready_{false};
   std::atomic<int> routes_{0};
   std::atomic<bool> caches_{true};
-  std::atomic<bool> shares_{false};  // memory with other processes
+  std::atomic<bool> shares_{false};  // shares memory with other processes
   std::deque<device_state> devices_;
   mutable std::mutex mutex_;  // guards the members below, and parts of device_state
-  std::map<void*, std::pair<DeviceIndex, std::size_t>> uncached_;  // taken while it was switched off
+  std::map<void*, std::pair<DeviceIndex, std::size_t>> uncached_;  // allocated while disabled
   ska::flat_hash_map<void*, held_block> live_blocks_;
   std::vector<native::OutOfMemoryObserver> observers_;
   std::mutex ipc_mutex_;
   std::map<std::string, std::weak_ptr<void>> opened_;
 };
 
-// Never destroyed: tensors may be freed until the process ends.
+// Never destroyed, because tensors may be freed until the process ends.
 torch_allocator& only() {
   static auto* const made = new torch_allocator;
   return *made;
@@ -1196,7 +1197,7 @@ void delete_block(void* ptr) {
   if (ptr != nullptr) only().raw_delete(ptr);
 }
 
-/// Null, or what `step` throws. The text lives until the next call.
+/// Returns null, or the message of the exception that `step` throws. The text is valid until the next call.
 template <class Step>
 const char* what_fails(const Step& step) {
   static std::string why;
@@ -1215,10 +1216,10 @@ const char* what_fails(const Step& step) {
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-/// Whether PyTorch's allocator has begun: also without torch.cuda's knowledge, by pinned memory or before a fork.
+/// Whether PyTorch's allocator is initialized, even if torch.cuda does not know: by pinned memory, or before a fork.
 EXPORTED bool gpumem_torch_in_use() { return native::get()->initialized(); }
 
-/// Free and total bytes of a GPU for this program. False, with nothing changed, before the first use of a GPU.
+/// Reads free and total bytes of a GPU for this program. False, with nothing changed, before the first use of a GPU.
 EXPORTED bool gpumem_torch_memory_info(int device, std::size_t* free, std::size_t* total) try {
   if (!only().initialized()) return false;
   std::tie(*free, *total) = only().memory_info(static_cast<DeviceIndex>(device));
@@ -1227,20 +1228,21 @@ EXPORTED bool gpumem_torch_memory_info(int device, std::size_t* free, std::size_
   return false;
 }
 
-/// Null, or why PyTorch does not take its own settings. While its own allocator is current, all of them are valid.
+/// Returns null, or why PyTorch rejects its own settings. While its own allocator is current, all of them are valid.
 EXPORTED const char* gpumem_torch_read_settings() {
   return what_fails([] { static_cast<void>(native::CUDAAllocatorConfig::release_lock_on_cudamalloc()); });
 }
 
-/// Makes gpumem PyTorch's allocator, once PyTorch has read its settings. Null, or why not; nothing has changed then.
-/// No GPU is touched before PyTorch does so: a process may still fork, and choose GPUs by CUDA_VISIBLE_DEVICES.
+/// Makes gpumem PyTorch's allocator, once PyTorch has read its settings. Returns null, or the error; then nothing has
+/// changed. Touches no GPU, so that a process may still fork and choose GPUs by CUDA_VISIBLE_DEVICES.
 EXPORTED const char* gpumem_torch_install() {
   return what_fails([] {
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
         std::shared_ptr<native::CUDAAllocator>{&only(), [](native::CUDAAllocator*) {}});
-    // A child that is forked before the first use of a GPU may use one itself.
+    // A child that is forked before the first use of a GPU may use a GPU itself.
     pthread_atfork(nullptr, nullptr, [] { in_forked_child = only().initialized(); });
-    // torch.accelerator asks c10's registry, where PyTorch's own would stay, unused: no statistics, nothing to empty.
+    // torch.accelerator uses c10's registry; there PyTorch's own unused allocator would show no statistics and empty
+    // nothing.
     constexpr std::uint8_t above_native = 255;
     c10::SetAllocator(c10::DeviceType::CUDA, &only(), above_native);
   });

@@ -1,5 +1,5 @@
-// gpumem's memory in the form of PyTorch's pools: a whole GPU for requests outside every pool, or the regions of one
-// pool. And the limit, which this memory shares with memory from other sources.
+// gpumem's memory as PyTorch's pools: a whole GPU for requests outside every pool, or the regions of one pool. Also the
+// limit that this memory shares with memory from other sources.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -25,7 +25,7 @@ inline gpumem::allocator& memory() {
 
 class gpumem_memory final : public memory_source {
  public:
-  /// `logical` is the device of gpumem's that serves the requests. A pool has regions of its own.
+  /// `logical` is the gpumem device that serves the requests. With `of_pool` the memory uses regions of its own.
   gpumem_memory(int logical, bool of_pool) : logical_{logical}, of_pool_{of_pool} {}
 
   void* allocate_block(const memory_request& asked, refusal& why) override {
@@ -35,13 +35,13 @@ class gpumem_memory final : public memory_source {
       if (of_pool_) r.region = region_for(asked);
       const gpumem::result<void*> got = asked.place != 0 ? allocate_exact(r) : memory().try_allocate(r, &why.report);
       if (got) return *got;
-      if (of_pool_ && region_for(asked) != r.region) continue;  // given back meanwhile by another thread
+      if (of_pool_ && region_for(asked) != r.region) continue;  // another thread closed the region meanwhile
       TORCH_CHECK(asked.place == 0, "gpumem: no block at this exact address: ", got.why().message());
       TORCH_CHECK(got.code() == gpumem::errc::out_of_memory, "gpumem: ", got.why().message());
       return nullptr;
     }
   }
-  /// gpumem gives a pool's request new memory, too, where there is some.
+  /// May also take new memory: gpumem serves a pool's request from any memory it can get.
   void* take_idle(const memory_request& asked) override {
     refusal why;
     return allocate_block(asked, why);
@@ -66,8 +66,8 @@ class gpumem_memory final : public memory_source {
     const std::lock_guard lock{mutex_};
     for (const auto& [unused, region] : regions_) map.pool_of_region[region] = pool;
   }
-  /// Closes the regions of a pool that have idle memory: that serves every request, and live blocks follow with their
-  /// free. Later requests of the pool open new regions.
+  /// Closes the regions of a pool that have idle memory: their idle memory then serves every request, and live blocks
+  /// follow when they are freed. Later requests of the pool open new regions.
   bool give_back() override {
     std::map<std::pair<cudaStream_t, bool>, std::uint64_t> closing;
     memory_map map;
@@ -90,7 +90,7 @@ class gpumem_memory final : public memory_source {
     for (const auto& [unused, region] : closing) any = memory().close_region(logical_, region).ok() || any;
     return any;
   }
-  /// Closes all regions: the pool has ended.
+  /// Closes all regions, because the pool has ended.
   void close() override {
     std::map<std::pair<cudaStream_t, bool>, std::uint64_t> closing;
     {
@@ -102,7 +102,7 @@ class gpumem_memory final : public memory_source {
   [[nodiscard]] bool is_empty() const noexcept override { return true; }
 
  private:
-  /// A cache may answer first, with a block of that size elsewhere; a larger alignment bypasses it.
+  /// A cache may return a block of that size at another address; a larger alignment bypasses it.
   static gpumem::result<void*> allocate_exact(gpumem::request request) {
     gpumem::result<void*> got = memory().try_allocate(request);
     if (got && *got != reinterpret_cast<void*>(request.place)) {
@@ -112,9 +112,9 @@ class gpumem_memory final : public memory_source {
     }
     return got;
   }
-  /// Small blocks have a region apart: one that lives on would keep a large block from being whole again.
+  /// Small blocks have a separate region, where a long-lived one cannot split the free space for large blocks.
   std::uint64_t region_for(const memory_request& asked) {
-    constexpr std::size_t max_small = std::size_t{1} << 20;  // as PyTorch's own allocator has it
+    constexpr std::size_t max_small = std::size_t{1} << 20;  // as in PyTorch's own allocator
     const std::lock_guard lock{mutex_};
     std::uint64_t& region = regions_[{asked.stream, asked.bytes <= max_small}];
     if (region != 0) return region;
@@ -129,7 +129,7 @@ class gpumem_memory final : public memory_source {
   std::map<std::pair<cudaStream_t, bool>, std::uint64_t> regions_;
 };
 
-/// The limit of one GPU. gpumem's own limit is the remainder beside memory from other sources.
+/// The limit of one GPU. gpumem's own limit is what remains beside memory from other sources.
 class shared_limit {
  public:
   void open(int logical, std::uint64_t limit) {
@@ -138,7 +138,7 @@ class shared_limit {
   }
   [[nodiscard]] std::uint64_t at_start() const noexcept { return at_start_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return limit_; }
-  /// Bytes reserved for memory that is not gpumem's.
+  /// Bytes reserved for memory from other sources.
   [[nodiscard]] std::uint64_t reserved() const noexcept { return reserved_; }
 
   void set(std::uint64_t limit) {
@@ -147,8 +147,8 @@ class shared_limit {
     TORCH_CHECK(applied.ok(), "gpumem: ", applied.why().message());
     limit_ = limit;
   }
-  /// False if the bytes do not fit beside gpumem's memory. With `gives_back` that returns idle segments first, which
-  /// calls the driver: gpumem does not know of a capture before its own first request within it.
+  /// False if the bytes do not fit beside gpumem's memory. `gives_back` allows returning idle segments first, which
+  /// calls the driver: pass false within a capture, because gpumem learns of a capture only by its first request.
   bool reserve(std::uint64_t bytes, bool gives_back) {
     const std::lock_guard lock{mutex_};
     const std::uint64_t wanted = reserved_ + bytes;
@@ -180,5 +180,5 @@ class shared_limit {
   std::uint64_t at_start_ = 0;
   std::atomic<std::uint64_t> limit_ = 0;
   std::atomic<std::uint64_t> reserved_ = 0;
-  std::mutex mutex_;  // orders the changes
+  std::mutex mutex_;  // serializes changes
 };

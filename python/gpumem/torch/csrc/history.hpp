@@ -1,7 +1,7 @@
-// PyTorch's memory history, the trackers that are told of it, and annotations.
+// PyTorch's memory history, its trackers, and annotations.
 //
-// Its lock is recursive, because trackers are called under it and may ask the allocator. No lock of the allocator is
-// held while a function here is called.
+// The lock is recursive, because trackers run under it and may call the allocator. Callers hold no lock of the
+// allocator.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -40,7 +40,7 @@ class history {
     void* stream = nullptr;
     pool_id pool = no_pool;
     context_ptr context{};
-    const std::string* metadata = nullptr;  // null: what `setUserMetadata` said
+    const std::string* metadata = nullptr;  // null: use the text of `setUserMetadata`
     const char* tag = "";
   };
 
@@ -48,7 +48,7 @@ class history {
     const guard lock{mutex_};
     traces_.resize(devices);
   }
-  /// Recording, or a tracker is attached.
+  /// True while history is recorded or a tracker is attached.
   [[nodiscard]] bool is_watched() const noexcept { return watched_; }
   [[nodiscard]] bool is_recording() const noexcept { return recording_; }
   [[nodiscard]] bool keeps(RecordContext level) const noexcept { return when_ >= level; }

@@ -1,7 +1,7 @@
-// Where the blocks of a pool come from: gpumem's memory, or an allocator that a MemPool brings.
+// The source of a pool's blocks: gpumem's memory, or the allocator of a MemPool.
 //
-// A source knows places, stream order and segments, and has a lock of its own. The book of allocator.cpp keeps the
-// properties of each tensor's block and treats both kinds of sources alike. This file does not include torch.
+// A source handles addresses, stream order and segments, and has a lock of its own. allocator.cpp keeps the properties
+// of each tensor's block and treats both kinds of sources alike. This file does not include torch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,11 +15,11 @@
 
 #include "gpumem/allocator.hpp"
 
-/// The numbers of a MemPool or of a graph's pool; c10::MempoolId_t.
+/// The id of a MemPool or of a graph's pool; c10::MempoolId_t.
 using pool_id = std::pair<unsigned long long, unsigned long long>;
 inline constexpr pool_id no_pool{0, 0};
 
-/// A stream and the GPU that it belongs to. The default stream has the same handle on each GPU.
+/// A stream and its GPU. The default stream has the same handle on each GPU.
 struct device_stream {
   int device = 0;
   cudaStream_t handle = nullptr;
@@ -34,7 +34,7 @@ struct memory_request {
 
 struct refusal {
   gpumem::oom_report report;
-  bool allocator_refused = false;  ///< the MemPool's allocator was asked, and returned null
+  bool allocator_refused = false;  ///< the MemPool's allocator returned null
 };
 
 struct segment_range {
@@ -42,14 +42,14 @@ struct segment_range {
   std::size_t bytes = 0;
 };
 
-/// All segments of a GPU, and the pools that own what lies in them.
+/// All segments of a GPU, and the pools that own their blocks.
 struct memory_map {
   struct own_segment {
     gpumem::segment_view view;
     pool_id pool = no_pool;
     std::uint64_t number = 0;  ///< in the order in which the pool took its segments
   };
-  std::vector<gpumem::segment_view> shared;  ///< gpumem's: each block names its region
+  std::vector<gpumem::segment_view> shared;  ///< of gpumem; each block names its region
   std::map<std::uint64_t, pool_id> pool_of_region;
   std::vector<own_segment> own;
 };
@@ -61,21 +61,21 @@ class memory_source {
   memory_source& operator=(const memory_source&) = delete;
   virtual ~memory_source() = default;
 
-  /// A block, or null if there is no memory for it; `why` then says more. Throws on any other error.
+  /// Allocates a block; null if there is no memory for it, with the cause in `why`. Throws on any other error.
   virtual void* allocate_block(const memory_request& asked, refusal& why) = 0;
-  /// A block from idle memory, without new segments; null if there is none.
+  /// Allocates a block from idle memory, without new segments; null if there is none.
   virtual void* take_idle(const memory_request& asked) = 0;
-  /// Frees a block. A tensor's deleter calls this, so it never throws, also within a capture.
+  /// Frees a block. Never throws, even within a capture, because a tensor's deleter calls this.
   virtual void free_block(void* ptr) noexcept = 0;
-  /// States that work on `user` uses the block: after its free it is reusable only when that work is done.
+  /// Records that work on `user` uses the block: once freed, it is reusable only when that work is done.
   virtual void record_use(void* ptr, device_stream user) = 0;
-  /// The segment that the address lies in. Throws if there is none.
+  /// Returns the segment that contains the address. Throws if there is none.
   [[nodiscard]] virtual segment_range segment_around(const void* ptr) const = 0;
   virtual void describe(memory_map& map, const pool_id& pool) const = 0;
-  /// Gives idle memory away: to the other requests of the GPU, or to its allocator. True if there was any. Requires
-  /// that no capture is under way and that no graph may write the memory.
+  /// Returns idle memory: to the other requests of the GPU, or to its allocator. True if there was any. Requires that
+  /// no capture is open and that no graph may write the memory.
   virtual bool give_back() = 0;
-  /// The pool has ended. Live blocks stay until they are freed.
+  /// Ends the pool. Live blocks stay until they are freed.
   virtual void close() = 0;
   /// True if the source holds no memory of its own.
   [[nodiscard]] virtual bool is_empty() const noexcept = 0;

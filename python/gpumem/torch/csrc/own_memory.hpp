@@ -1,10 +1,10 @@
-// Memory of a MemPool that brings its own allocator (ncclMemAlloc, managed memory): segments taken from that one, cut
-// into blocks.
+// Memory of a MemPool with its own allocator (ncclMemAlloc, managed memory): segments from that allocator, cut into
+// blocks.
 //
-// A block serves the stream that its segment was taken for. One that other streams used as well waits for an event on
-// each of them. While such a stream captures, no event can be recorded on it: the use then waits without one, and a
-// later request records it. All calls of the driver are made in relaxed capture mode, so that none spoils a capture of
-// another stream.
+// A block serves the stream that its segment was allocated for. If other streams used it too, its free waits for an
+// event on each of them. No event can be recorded on a stream that captures: the use then stays pending without one,
+// and a later request records it. All driver calls are made in relaxed capture mode, so that none invalidates another
+// stream's capture.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 
 #include "memory_source.hpp"
 
-/// Takes and returns whole segments. No lock is held while it is called.
+/// Allocates and frees whole segments. Called without a lock.
 class segment_supplier {
  public:
   segment_supplier() = default;
@@ -35,12 +35,12 @@ class segment_supplier {
   virtual void release(std::size_t bytes) noexcept = 0;
   virtual void* allocate_segment(std::size_t bytes, cudaStream_t stream) = 0;
   virtual void free_segment(void* ptr) = 0;
-  /// Called after a segment came, and before one goes.
+  /// `came` is called after a segment is allocated, `going` before one is freed.
   virtual void came(void* ptr, std::size_t bytes, cudaStream_t stream) = 0;
   virtual void going(void* ptr, std::size_t bytes, cudaStream_t stream) = 0;
 };
 
-/// While one lives, no call of this thread invalidates a capture, unless it names a capturing stream.
+/// In its scope, no call of this thread invalidates a capture, unless the call names a capturing stream.
 class relaxed_capture_mode {
  public:
   relaxed_capture_mode() noexcept { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
@@ -70,7 +70,7 @@ class current_gpu {
   bool changed_ = false;
 };
 
-/// False for a stream whose state cannot be asked, as well: the legacy stream beside a capturing one, a destroyed one.
+/// Also false if the stream's state cannot be queried: the legacy stream beside a capture, a destroyed stream.
 inline bool captures_nothing(const device_stream& stream) noexcept {
   const current_gpu current{stream.device};
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -84,13 +84,13 @@ class own_memory final : public memory_source {
   using state = gpumem::block_view::state;
 
   struct stream_queue;
-  /// Work of a stream that a block waits for. Made when the use is recorded, so that a free needs no host memory.
+  /// A stream's use of a block. Allocated when the use is recorded, so that a free needs no host memory.
   struct stream_use {
     stream_queue* queue = nullptr;
     void* block = nullptr;
     cudaEvent_t done = nullptr;  // null: not recorded, because the stream captured
   };
-  /// Freed uses of one stream, in the order of the frees: an event covers all uses before it.
+  /// Uses of freed blocks on one stream, in the order of the frees: an event covers all uses before it.
   struct stream_queue {
     device_stream stream;
     std::list<stream_use> freed;
@@ -103,7 +103,8 @@ class own_memory final : public memory_source {
     state block_state = state::cached;
     std::list<stream_use> uses{};
     std::size_t pending = 0;           // uses in the queues
-    free_set::node_type index_node{};  // for `free_`, unless the piece is in it: a free needs no host memory
+    free_set::node_type index_node{};  // node for `free_` while the piece is not free, so that a free needs no host
+                                       // memory
   };
   struct segment {
     std::size_t bytes = 0;
@@ -117,7 +118,7 @@ class own_memory final : public memory_source {
   static std::size_t rounded(std::size_t bytes) {
     return (bytes + gpumem::block_granularity - 1) / gpumem::block_granularity * gpumem::block_granularity;
   }
-  /// A segment holds many small blocks, or one large block alone: such allocators are slow and round up to pages.
+  /// A segment holds many small blocks, or one large block: MemPool allocators are slow and round up to pages.
   static std::size_t segment_bytes(std::size_t block) {
     constexpr std::size_t page = std::size_t{2} << 20;
     if (block <= page / 2) return page;
@@ -241,7 +242,7 @@ class own_memory final : public memory_source {
       }
     }
     if (idle.empty()) return false;
-    if (!synchronize()) {  // another thread may have used and freed a block since
+    if (!synchronize()) {  // another thread may have used and freed a block meanwhile
       const guard lock{mutex_};
       for (auto& [begin, each] : idle) free_.insert(std::move(each.pieces.begin()->second.index_node));
       segments_.merge(idle);
@@ -262,7 +263,7 @@ class own_memory final : public memory_source {
     return true;
   }
 
-  /// Idle segments stay until `give_back`: to wait for the GPU here could spoil a capture.
+  /// Idle segments stay until `give_back`: waiting for the GPU here could invalidate a capture.
   void close() override {}
   [[nodiscard]] bool is_empty() const noexcept override { return bytes_ == 0; }
 
@@ -293,7 +294,7 @@ class own_memory final : public memory_source {
     return {&owner->second, found};
   }
 
-  /// A new segment whose first bytes are a live block.
+  /// Adds a segment whose first bytes are a live block.
   void add(char* begin, std::size_t whole, std::size_t bytes, const memory_request& asked) {
     segment made{whole, asked.stream, ++numbers_, {}};
     piece& block = made.pieces.emplace(begin, piece{bytes, asked.bytes, state::live}).first->second;
@@ -309,7 +310,7 @@ class own_memory final : public memory_source {
     bytes_ += whole;
   }
 
-  /// The smallest free piece of the stream's that holds the bytes; null if there is none.
+  /// Takes the stream's smallest free piece that fits; null if there is none.
   void* carve(std::size_t bytes, const memory_request& asked) {
     const auto best = free_.lower_bound({asked.stream, bytes, nullptr});
     if (best == free_.end() || std::get<0>(*best) != asked.stream) return nullptr;
@@ -366,7 +367,7 @@ class own_memory final : public memory_source {
     static_cast<void>(cudaGetLastError());
     return false;
   }
-  /// Frees blocks whose streams are done with them. Asks no event of a stream that captures.
+  /// Frees blocks whose streams are done with them. Does not query events of streams that capture.
   void settle() noexcept {
     const relaxed_capture_mode relaxed;
     for (auto& [stream, queue] : queues_) {
@@ -387,7 +388,7 @@ class own_memory final : public memory_source {
       }
     }
   }
-  /// The same, after the host waited for this GPU.
+  /// Frees all blocks that wait for this GPU. Requires that the host waited for the GPU.
   void finish_queues() noexcept {
     for (auto& [stream, queue] : queues_) {
       while (stream.device == device_ && !queue.freed.empty()) finish(queue.freed);
@@ -404,7 +405,7 @@ class own_memory final : public memory_source {
 
   const int device_;
   const std::unique_ptr<segment_supplier> supplier_;
-  mutable std::mutex mutex_;  // all below
+  mutable std::mutex mutex_;  // guards all members below
   std::map<char*, segment> segments_;
   free_set free_;
   std::map<device_stream, stream_queue> queues_;

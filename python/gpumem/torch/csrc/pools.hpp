@@ -1,10 +1,11 @@
-// The pools of one GPU: MemPools and the pools of CUDA graphs; who uses them, which requests go to them, and the rules
-// by which memory leaves one.
+// The pools of one GPU, of MemPools and of CUDA graphs: their users, the requests that go to them, and the rules by
+// which memory leaves them.
 //
 // 1. Memory that a living graph may write never leaves its pool.
-// 2. Other idle memory of a MemPool goes back before a request is refused. A pool with `use_on_oom` lends it first, to
+// 2. Other idle memory of a MemPool is returned before a request is refused. A pool with `use_on_oom` lends it first,
+// to
 //    requests outside every pool and capture.
-// 3. A pool that nobody uses any more ends: its idle memory serves everybody, or goes back to the pool's allocator.
+// 3. A pool without users ends: its idle memory serves all requests, or returns to the pool's allocator.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -24,17 +25,18 @@
 struct private_pool {
   std::shared_ptr<memory_source> source{};
   int uses = 0;              // the MemPool itself, graphs, open routes
-  bool is_mem_pool = false;  // on the MemPool's own GPU; elsewhere it has uses only while it is entered there
-  bool is_own = false;       // the MemPool brings its allocator
+  bool is_mem_pool = false;  // true on the MemPool's own GPU; elsewhere it has uses only while it is entered there
+  bool is_own = false;       // the MemPool has its own allocator
   bool object_alive = false;
   bool use_on_oom = false;
-  bool captured = false;  // a graph that may live wrote its memory
-  // `~MemPool` calls releasePool and then emptyCache. Between the two only the calling thread knows whether the MemPool
-  // or a graph was released; its next request says that it was a graph.
+  bool captured = false;  // a graph that may still exist wrote its memory
+  // Threads between a release and their next call. `~MemPool` calls releasePool and then emptyCache; if a thread makes
+  // a request first, it released a graph.
   std::set<std::thread::id> released_by{};
 };
 
-/// Whether this version of torch tells when a capture begins. Its graphs then hold a use of each pool that they wrote.
+/// Whether this version of torch reports the begin of captures. Its graphs then hold a use of each pool that they
+/// wrote.
 template <typename Allocator>
 concept tells_captures = requires(Allocator& a) {
   a.markCaptureBegin(c10::DeviceIndex{0});
@@ -45,8 +47,8 @@ class pool_table {
   struct route {
     pool_id pool = no_pool;
     std::function<bool(cudaStream_t)> filter;
-    bool captures = false;  // known to
-    bool is_plain = false;  // known not to: it served a stream that captured nothing
+    bool captures = false;  // known to capture
+    bool is_plain = false;  // known not to capture: it served a stream that did not
   };
 
  public:
@@ -73,7 +75,7 @@ class pool_table {
     TORCH_CHECK(found != routes_.end(), "endAllocatePool: not currently recording to mempool_id");
     routes_.erase(found);
   }
-  /// The innermost pool for this thread's requests on the stream.
+  /// Returns the innermost pool for this thread's requests on the stream.
   [[nodiscard]] pool_id route_of(cudaStream_t stream) const {
     for (auto latest = routes_.rbegin(); latest != routes_.rend(); ++latest) {
       if (latest->filter(stream)) return latest->pool;
@@ -81,13 +83,13 @@ class pool_table {
     return no_pool;
   }
   [[nodiscard]] bool has_routes() const { return !routes_.empty(); }
-  /// A capture has begun, for the latest route.
+  /// A capture has begun on the latest route.
   void capture_begins() {
     if (routes_.empty()) return;
     routes_.back().captures = true;
     pools_[routes_.back().pool].captured = true;
   }
-  /// A request for a pool, of a stream that captures or does not.
+  /// Notes a request for a pool. `captures`: its stream captures.
   private_pool& note_request(const pool_id& id, bool captures) {
     private_pool& p = pools_[id];
     p.captured = p.captured || captures;
@@ -95,7 +97,7 @@ class pool_table {
     if (found != routes_.end() && !captures) found->is_plain = true;
     return p;
   }
-  /// True if a capture of PyTorch's may be under way on the GPU.
+  /// True if PyTorch may have an open capture on the GPU.
   [[nodiscard]] bool may_capture() const {
     return !std::ranges::all_of(routes_,
                                 [](const route& each) { return captures_are_told ? !each.captures : each.is_plain; });
@@ -103,7 +105,7 @@ class pool_table {
 
   // --- when memory leaves a pool --------------------------------------------------------------------------------
   [[nodiscard]] bool may_be_written_by_graph(const pool_id& id, const private_pool& pool) const {
-    if (!pool.is_mem_pool) return true;  // of graphs alone
+    if (!pool.is_mem_pool) return true;  // the pool belongs to graphs only
     if (!pool.captured) return false;
     if (!captures_are_told) return true;
     const auto is_other = [](std::thread::id each) { return each != std::this_thread::get_id(); };
@@ -112,7 +114,7 @@ class pool_table {
         std::ranges::count_if(routes_, [&](const route& each) { return each.pool == id && !each.captures; });
     return pool.uses > entered + (pool.object_alive ? 1 : 0);
   }
-  /// Sources whose idle memory may leave its pool before a request is refused. While a capture may be under way, the
+  /// Returns sources whose idle memory may leave its pool before a request is refused. While a capture may be open, the
   /// allocator of a MemPool cannot take memory back.
   [[nodiscard]] std::vector<std::shared_ptr<memory_source>> sources_to_give_back() const {
     const bool captures = may_capture();
@@ -129,8 +131,8 @@ class pool_table {
     }
     return pools;
   }
-  /// Memory of MemPools with an allocator of their own that have ended, some of it still in tensors. None while a
-  /// capture may be under way.
+  /// Returns the memory of ended MemPools with an allocator of their own; tensors may still use some of it. None while
+  /// a capture may be open.
   [[nodiscard]] std::vector<std::shared_ptr<memory_source>> ended_sources() const {
     std::vector<std::shared_ptr<memory_source>> sources;
     if (may_capture()) return sources;
@@ -140,7 +142,7 @@ class pool_table {
   void forget_empty() {
     std::erase_if(ended_, [](const ended_pool& each) { return each.second.source->is_empty(); });
   }
-  /// Takes a pool without uses out of the table; null if it has uses or does not exist.
+  /// Removes a pool without uses from the table; null if it has uses or does not exist.
   std::shared_ptr<memory_source> end_pool(const pool_id& id) {
     const auto found = pools_.find(id);
     if (found == pools_.end() || found->second.uses > 0) return nullptr;

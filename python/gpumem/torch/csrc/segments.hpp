@@ -1,5 +1,5 @@
-// gpumem's segments on one GPU as its observer is told of them: in which order they came, and for which request. And
-// that request, which the observer finds by the thread.
+// gpumem's segments on one GPU, as the segment observer reports them: their order and the request behind each. Also the
+// current request, which the observer finds by the thread.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -17,7 +17,7 @@
 
 using context_ptr = std::shared_ptr<c10::GatheredContext>;
 
-/// The request or call for which segments come and go in this thread while it lives.
+/// The request or call that adds or removes segments in this thread, for the lifetime of the object.
 class segment_cause {
  public:
   segment_cause(const pool_id& pool_asked, cudaStream_t stream_asked, context_ptr asked_in)
@@ -28,7 +28,7 @@ class segment_cause {
 
   /// Null if this thread serves no request.
   static segment_cause* current() noexcept { return current_; }
-  /// Keeps the first exception of a tracker, which cannot leave the observer.
+  /// Keeps a tracker's first exception, because it cannot leave the observer.
   void fail(std::exception_ptr why) noexcept {
     if (!failed_) failed_ = std::move(why);
   }
@@ -52,8 +52,8 @@ class segment_table {
  public:
   struct entry {
     std::size_t end = 0;
-    std::uint64_t number = 0;  ///< in the order in which segments came
-    pool_id pool = no_pool;    ///< of the request, as are the next two
+    std::uint64_t number = 0;  ///< in the order of allocation
+    pool_id pool = no_pool;    ///< pool, stream and context are the request's
     cudaStream_t stream = nullptr;
     context_ptr context{};
   };
@@ -70,7 +70,7 @@ class segment_table {
     made.number = ++numbers_;
     entries_.insert_or_assign(begin, std::move(made));
   }
-  /// The entries of these addresses, cut to them, which leave the table.
+  /// Removes the range from the table and returns the removed entries, clipped to it.
   std::vector<map::value_type> remove(std::size_t begin, std::size_t bytes) {
     const std::size_t end = begin + bytes;
     std::vector<map::value_type> removed;
@@ -94,7 +94,7 @@ class segment_table {
     const guard lock{mutex_};
     return entries_;
   }
-  /// The entry that the address lies in; null if there is none.
+  /// Returns the entry that contains the address; null if there is none.
   static const entry* around(const map& entries, std::size_t address) {
     const auto next = entries.upper_bound(address);
     if (next == entries.begin()) return nullptr;

@@ -1,4 +1,4 @@
-// PyTorch's segments, cut from a map of memory: pieces of one pool each, without the addresses that have no memory.
+// PyTorch's segments, computed from a memory map: pieces of one pool each, without address ranges that have no memory.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -12,13 +12,13 @@
 #include "memory_source.hpp"
 #include "segments.hpp"
 
-/// Blocks of one segment that lie side by side and belong to one pool.
+/// Adjacent blocks of one segment that belong to one pool.
 struct segment_piece {
   const gpumem::segment_view* segment = nullptr;
   const gpumem::block_view* begin = nullptr;
   const gpumem::block_view* end = nullptr;
   pool_id pool = no_pool;
-  std::uint64_t number = 0;  ///< in the order in which the pool took its segments; 0: see the table of segments
+  std::uint64_t number = 0;  ///< in the order in which the pool allocated its segments; 0: use the segment table
 };
 
 /// Calls `call` for each piece.
@@ -51,11 +51,11 @@ inline bool is_active(const gpumem::block_view& block) {
   return block.is == gpumem::block_view::state::live || block.is == gpumem::block_view::state::fenced;
 }
 
-/// Figures that only a walk over all blocks gives.
+/// Figures that need a walk over all blocks.
 struct block_totals {
   std::size_t pieces = 0;
   std::size_t fenced = 0, fenced_bytes = 0;
-  std::size_t split = 0, split_bytes = 0;  // inactive, beside others
+  std::size_t split = 0, split_bytes = 0;  // inactive, in segments with other blocks
   std::size_t pool_bytes = 0, pool_live_bytes = 0;
   std::map<pool_id, std::size_t> bytes_by_pool{};
 };
@@ -85,9 +85,9 @@ inline block_totals total_blocks(const memory_map& map) {
   return totals;
 }
 
-/// Bytes to trim once a pool has ended, so that its idle segments leave the cache: those in which nothing else lies,
-/// and idle pages. The largest segments go first; 0 if a larger one than all of these is idle as well, which would go
-/// in their place.
+/// Returns how many bytes to trim once a pool has ended, so that its idle segments leave the cache: its segments
+/// without other blocks, and idle pages. trim() takes the largest segments first, so this returns 0 if a larger idle
+/// segment would go in their place.
 inline std::uint64_t bytes_to_trim(const memory_map& map, const pool_id& pool) {
   const auto is_of_pool = [&](const gpumem::block_view& block) {
     const auto known = map.pool_of_region.find(block.region);
@@ -114,8 +114,8 @@ inline std::uint64_t bytes_to_trim(const memory_map& map, const pool_id& pool) {
   return bytes >= largest_other ? bytes : 0;
 }
 
-/// Numbers each pool's segments, in the order in which they came; ProcessGroupNCCL registers them so. `came` has such
-/// an order for the device, and each segment's pool and first address behind it.
+/// Numbers each pool's segments in the order of allocation, in which ProcessGroupNCCL registers them. `came` lists each
+/// segment's pool, its allocation order on the device and its first address.
 template <typename Info>
 void number_segments(std::vector<Info>& infos, std::vector<std::tuple<pool_id, std::uint64_t, std::size_t>> came) {
   if constexpr (requires(Info & each) { each.registration_counter; }) {
@@ -129,7 +129,7 @@ void number_segments(std::vector<Info>& infos, std::vector<std::tuple<pool_id, s
   }
 }
 
-/// `segments` has the contexts and the order of gpumem's segments, and `context_of_block` gives contexts by address.
+/// `segments` has the contexts and the order of gpumem's segments; `context_of_block` returns contexts by address.
 template <typename BlockContext>
 std::vector<c10::CachingDeviceAllocator::SegmentInfo> segment_infos(const memory_map& map, c10::DeviceIndex device,
                                                                     const segment_table::map& segments,

@@ -1,4 +1,4 @@
-// PyTorch's statistics: counters with a peak. Some are counted at each call, others are read from the memory.
+// PyTorch's statistics: counters with a peak. Some are counted at each call, others are sampled from the memory.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -14,7 +14,7 @@
 using device_stats = c10::CachingDeviceAllocator::DeviceStats;
 using stat = c10::CachingAllocator::Stat;
 
-// gpumem has segments of one kind, for small and large blocks alike: PyTorch's large pool.
+// gpumem uses the same segments for small and large blocks, and reports them as PyTorch's large pool.
 inline constexpr std::size_t every_pool = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 inline constexpr std::size_t large_pool = static_cast<std::size_t>(c10::CachingAllocator::StatType::LARGE_POOL);
 inline constexpr std::array stat_types{every_pool, large_pool};
@@ -27,7 +27,7 @@ inline void observe(stat& counter, std::size_t sample) {
     counter.decrease(static_cast<std::size_t>(counter.current - value));
 }
 
-/// Blocks are active while the program holds them, and then until the streams that use them are done.
+/// A block is active while the program holds it, and then until the streams that use it are done.
 inline stat with_pending(stat held, std::int64_t peak, std::size_t pending) {
   held.current += static_cast<std::int64_t>(pending);
   held.freed = std::max<std::int64_t>(0, held.freed - static_cast<std::int64_t>(pending));
