@@ -49,12 +49,13 @@ std::vector<process_row> process_rows(const look& shown, const view_state& state
 /// Every line at most `columns` wide.
 std::vector<screen_line> top_lines(const look& shown, const view_state& state, std::size_t columns);
 
-/// Handles a key. `up` and `down` are the terminal's codes of these keys.
+/// The terminal's codes of the arrow keys.
 struct key_names {
   int up;
   int down;
   int backspace;
 };
+/// Handles a key.
 key_action press(view_state& state, int key, std::size_t rows, const key_names& names);
 
 }  // namespace gpumem::cli
