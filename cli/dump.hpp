@@ -21,10 +21,10 @@ struct dump_options {
 CLI::App* add_dump_command(CLI::App& app, dump_options& options);
 
 /// Writes the dump and returns the path of its first file, `-` for standard output. An error message is one line that
-/// says what to do; `invalid_argument` if the process keeps no events.
+/// says what to do; `invalid_argument` if the process cannot give a dump.
 result<std::string> write_dump_of_process(const dump_options& options);
 
-/// Exit status: 0; 1 if the output cannot be written; 2 if the process keeps no events.
+/// Exit status: 0; 1 if the output cannot be written; 2 if the process cannot give a dump.
 int dump(const dump_options& options);
 
 }  // namespace gpumem::cli

@@ -1,4 +1,4 @@
-// `gpumem fit`: runs a program once on a simulated card with ample memory, then names the smallest card that holds it.
+// `gpumem fit`: runs a program once on a simulated card with ample memory, and names the smallest card that holds it.
 #pragma once
 
 #include "recorded_run.hpp"
