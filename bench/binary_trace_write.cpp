@@ -137,7 +137,7 @@ status not_written(const std::string& path, int error) {
           fmt::format("{}: cannot be written: {}", printable(path, 4096), std::strerror(error != 0 ? error : EIO))};
 }
 
-/// Appends frames that zstd skips, until the expansion is within the reader's limit.
+/// Appends a frame that zstd skips, if the reader would otherwise refuse the file for expanding too far.
 void pad_for_reader(std::string& frame, std::uint64_t payload_bytes) {
   if (!expands_too_far(frame.size(), payload_bytes)) return;
   constexpr std::uint32_t skippable = 0x184d2a50;

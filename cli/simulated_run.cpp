@@ -63,7 +63,7 @@ std::vector<std::string> libraries_in(const std::string& folder) {
   return paths;
 }
 
-/// The value of LD_PRELOAD: the policy's library, the doubles, and its previous value.
+/// The value of LD_PRELOAD: the policy's library, the simulated libraries, and the previous value.
 result<std::string> preload_list(const std::string& driver_folder, const std::string& first) {
   std::string list = first;
   std::vector<std::string> files = libraries_in(driver_folder);
