@@ -1,4 +1,4 @@
-/// Reads compact traces (compact_format.hpp), to the last whole section where the end of the file is missing.
+/// Reads compact traces (compact_format.hpp). If the end of the file is missing, reads up to the last whole section.
 #include "binary_trace.hpp"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ std::uint64_t checksum_of(const header& head) { return XXH3_64bits(&head, sizeof
 
 status bad(std::string why) { return {errc::corrupt, std::move(why)}; }
 
-/// A column where it lies in the payload.
+/// A view of a column in the payload.
 class column_view {
  public:
   column_view() = default;
@@ -99,7 +99,7 @@ bool take_section(column_reader& reader, const header& head, std::uint64_t ops, 
          (head.streams < 2 || reader.take(section.stream_of, ops, 2));
 }
 
-/// Requests that were refused; not of version 1.
+/// The columns of refused requests; version 1 has none.
 struct refused_columns {
   column_view before, time, size, stream, within, policy;
 };
@@ -143,7 +143,7 @@ class op_builder {
 
  private:
   struct slot_use {
-    std::uint64_t allocation = 0;  ///< its number plus 1; 0 if free
+    std::uint64_t allocation = 0;  ///< number of the allocation plus 1; 0 if the slot is free
     std::uint64_t bytes = 0;
   };
 
@@ -218,7 +218,7 @@ result<std::string> content_of(const std::string& path) {
   return content;
 }
 
-/// The requests that were refused, as the columns have them.
+/// Adds the refused requests of the columns to the trace.
 status add_refused(const refused_columns& read, trace& made) {
   std::uint64_t before = 0;
   std::uint64_t time_ns = 0;
@@ -245,7 +245,7 @@ std::uint64_t sections_of(const header& head) {
   return head.magic[version_offset] == version_in_sections ? (head.ops + section_ops - 1) / section_ops : 1;
 }
 
-/// The size of the columns if every value has its full width; each column has a byte for its width.
+/// The largest possible size of the columns: every value at full width, and one byte for each column's width.
 std::uint64_t most_payload_bytes(const header& head) {
   constexpr std::uint64_t columns_and_counts = 9 + 2 * sizeof(std::uint64_t);
   constexpr std::uint64_t of_operation = sizeof(std::uint64_t) + 1 + sizeof(std::uint16_t);  // time, kind, stream
@@ -279,7 +279,7 @@ status check_header(const header& head) {
 
 status expands_too_much() { return bad(fmt::format("the data expands more than {}-fold", most_expansion)); }
 
-/// As much of the payload as a frame without its end gives.
+/// Decompresses as much of the payload as a frame without its end contains.
 result<std::string> decompress_cut(std::string_view frame, std::uint64_t payload_bytes) {
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream{ZSTD_createDStream(), ZSTD_freeDStream};
   if (stream == nullptr) return status{errc::host_failure, "no memory to decompress"};
@@ -320,7 +320,7 @@ result<std::string> decompress_whole(std::string_view frame, const header& head)
   return payload;
 }
 
-/// Builds the trace from a payload that is whole, or else from its whole sections.
+/// Builds the trace from the payload; if it is not `whole`, from its whole sections.
 result<trace> trace_of(std::string_view payload, const header& head, bool whole) {
   const auto differs = [] { return bad("damaged: a column's length differs from the header's"); };
   column_reader reader{payload};

@@ -38,7 +38,7 @@ void put_column(std::string& payload, const std::vector<number>& values) {
   }
 }
 
-/// Writes the sections of a trace. What a section refers to in earlier ones is kept: sizes and allocations.
+/// Writes the sections of a trace. Keeps the sizes and allocations of earlier sections, to which later ones refer.
 class section_writer {
  public:
   explicit section_writer(const trace& recorded) : trace_{recorded}, allocation_of_(recorded.slots) {
@@ -105,7 +105,7 @@ class section_writer {
 
   const trace& trace_;
   columns section_;
-  std::uint64_t unit_ = 0;  ///< of the times, in nanoseconds
+  std::uint64_t unit_ = 0;  ///< unit of the times, in nanoseconds
   std::uint64_t last_time_ns_ = 0;
   std::uint32_t allocations_ = 0;
   std::vector<std::uint32_t> allocation_of_;  ///< by slot
@@ -137,7 +137,7 @@ status not_written(const std::string& path, int error) {
           fmt::format("{}: cannot be written: {}", printable(path, 4096), std::strerror(error != 0 ? error : EIO))};
 }
 
-/// Appends what zstd skips until the reader takes the expansion for harmless.
+/// Appends a frame that zstd skips, if the reader would otherwise refuse the file for expanding too far.
 void pad_for_reader(std::string& frame, std::uint64_t payload_bytes) {
   if (!expands_too_far(frame.size(), payload_bytes)) return;
   constexpr std::uint32_t skippable = 0x184d2a50;

@@ -1,8 +1,8 @@
-/// The bytes of a file, plain or gzip, told apart by content, not by name.
+/// Reads the bytes of a file, plain or gzip. The content, not the name, decides which.
 ///
 /// Reads forwards in pieces. Concatenated gzip members are one stream. A truncated member and a wrong checksum are
-/// errors. Bytes behind the last member are errors unless they begin
-/// with 0: space that a recording had reserved. Not synchronised.
+/// errors. Bytes behind the last member are an error unless they begin with 0: a recording reserves such space. Not
+/// synchronised.
 #pragma once
 
 #include <zlib.h>
@@ -21,14 +21,14 @@ namespace gpumem::bench {
 
 class byte_source {
  public:
-  /// `invalid_argument` gives only the reason: `no such file`, `a directory, not a file`.
+  /// `invalid_argument` gives only the reason, without the path: `no such file`, `a directory, not a file`.
   static result<std::unique_ptr<byte_source>> open(const std::string& path);
   ~byte_source();
   byte_source(const byte_source&) = delete;
   byte_source& operator=(const byte_source&) = delete;
 
-  /// Fills as much of `buffer` as the file has bytes for; 0 at the end. `corrupt` describes the damage to the
-  /// compression, or that it expands too far (reader_limits.hpp).
+  /// Reads up to `buffer.size()` bytes; 0 at the end. `corrupt` describes damaged compression, or an expansion beyond
+  /// the limit (reader_limits.hpp).
   result<std::size_t> read(std::span<char> buffer);
   /// Whether `read` failed because the end of a gzip member is missing.
   [[nodiscard]] bool ends_early() const noexcept { return ends_early_; }

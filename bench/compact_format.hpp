@@ -1,4 +1,4 @@
-/// The parts of the compact trace format that its reader and its writer share.
+/// The compact trace format: parts shared by reader and writer.
 ///
 /// Layout: a header of 64 bytes, then one zstd frame that holds columns. A column is the width of its values in bytes,
 /// then one plane for each byte, lowest byte first. The columns of operations come in sections, so that a file whose

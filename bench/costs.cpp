@@ -13,8 +13,8 @@ namespace gpumem::bench {
 namespace {
 
 constexpr std::uint64_t page = 2 * mib;
-constexpr unsigned rounds = 20;         // of a call with a size
-constexpr unsigned rounds_small = 200;  // of a call without
+constexpr unsigned rounds = 20;         // for calls with a size
+constexpr unsigned rounds_small = 200;  // for calls without a size
 constexpr std::uint64_t most_pinned = 64 * mib;
 
 /// Collects the times of one call at one size.
@@ -22,7 +22,7 @@ class stopwatch {
  public:
   explicit stopwatch(const std::function<std::uint64_t()>& now_ns) : now_ns_{now_ns} {}
 
-  /// The call's own status; its time counts only on success.
+  /// Times the call and returns its status. Only successful calls count.
   template <typename Call>
   auto time(device_call call, std::uint64_t bytes, Call&& make) {
     const std::uint64_t begin = now_ns_();

@@ -70,7 +70,7 @@ bool find(void* library, Pointer& function, const char* name) {
   return function != nullptr;
 }
 
-/// The libcuda.so.1 that the process has loaded.
+/// The functions of the simulated driver, from the libcuda.so.1 that the process has loaded.
 result<const simcuda_functions*> simulated_driver() {
   static const result<const simcuda_functions*> loaded = []() -> result<const simcuda_functions*> {
     const char* const named = std::getenv("GPUMEM_CUDA_DRIVER");
@@ -152,7 +152,7 @@ cuda_replay_device::~cuda_replay_device() {
   if (api_ == nullptr) return;
   api_->synchronize();
   for (void* s : streams_) api_->stream_destroy(s);
-  if (sim_ != nullptr) api_->reset();  // makes the runtime forget its context before the double is reset
+  if (sim_ != nullptr) api_->reset();  // drops the runtime's context before the simulated driver is reset
 }
 
 stream_ref cuda_replay_device::create_stream() {

@@ -1,4 +1,4 @@
-/// CUDA streams and memory for a replay: on a GPU, or on the driver double with its clock and referee.
+/// CUDA streams and memory for a replay: on a GPU, or on the simulated driver with its clock and referee.
 ///
 /// Has the functions of sim_device that a replay calls, under the same names, so that one loop serves both. The plug-in
 /// with the baselines creates the streams and the work through the CUDA runtime. A process has one driver, so one such
@@ -22,18 +22,18 @@ namespace gpumem::bench {
 struct simcuda_functions;
 
 struct cuda_replay_config {
-  bool simulated = true;  ///< the driver double; else a GPU
+  bool simulated = true;  ///< uses the simulated driver; otherwise a GPU
   int ordinal = 0;
-  std::uint64_t bytes = 0;  ///< of the double's device
+  std::uint64_t bytes = 0;  ///< memory of the simulated device
   bool referee = true;
-  std::uint64_t granularity_bytes = std::uint64_t{2} << 20;  ///< of cudaMalloc on the double's device
+  std::uint64_t granularity_bytes = std::uint64_t{2} << 20;  ///< of cudaMalloc on the simulated device
   std::string plug_in{};                                     ///< a file; empty: the project's own baselines
   bool works = true;  ///< false: streams get no work, so that only the allocator's calls take time
 };
 
 class cuda_replay_device {
  public:
-  /// `unsupported` if this build or installation lacks the plug-in or the double.
+  /// `unsupported` if this build or installation lacks the plug-in or the simulated driver.
   static result<std::unique_ptr<cuda_replay_device>> open(const cuda_replay_config& config);
   ~cuda_replay_device();
   cuda_replay_device(const cuda_replay_device&) = delete;
@@ -46,7 +46,7 @@ class cuda_replay_device {
   void enqueue_use(stream_ref stream, std::uint64_t lag_ns, address block_address, std::uint64_t bytes);
   void handed_out(address block_address, std::uint64_t bytes, stream_ref stream);
   void given_back(address block_address);
-  /// Bytes taken from the device: counted by the double, or by `reserved_by` on a GPU.
+  /// Bytes taken from the device: counted by the simulated driver, or by `reserved_by` on a GPU.
   [[nodiscard]] std::uint64_t used_bytes();
 
   // --- further functions ----------------------------------------------------------------------------------
@@ -72,10 +72,10 @@ class cuda_replay_device {
   std::uint64_t peak_used_ = 0;
 };
 
-/// Loads the double as this process's driver for `open_cuda_device`. Call once, before any other driver is loaded.
+/// Loads the simulated driver as this process's driver for `open_cuda_device`. Call once, before any other driver is
+/// loaded.
 status load_simulated_driver();
-/// Loads the double, and the doubles of the shared runtime and of NVML. Libraries loaded afterwards resolve their
-/// sonames to these.
+/// Loads the simulated driver, shared runtime and NVML. Libraries loaded afterwards resolve their sonames to these.
 status load_simulated_runtime();
 /// Loads a plug-in with baselines and its dependencies.
 status load_plug_in(const std::string& path);

@@ -13,9 +13,9 @@
 namespace gpumem::bench {
 
 struct history_shape {
-  std::uint64_t buckets = 500;  ///< of operations; each keeps the least and the most of live and of reserved
+  std::uint64_t buckets = 500;  ///< groups of operations; each keeps the extremes of live and of reserved
   std::uint64_t frames = 160;
-  std::uint64_t cells = 1024;  ///< of a map, approximately
+  std::uint64_t cells = 1024;  ///< cells of a map, approximately
 };
 
 /// The state after an operation.
@@ -49,11 +49,11 @@ struct history {
   std::vector<history_point> points;
   std::uint64_t cell_bytes = 0;
   std::vector<std::uint64_t> piece_cells;  ///< by contiguous piece of address space, in order of address
-  std::uint64_t never_used_bytes = 0;      ///< reserved above the last byte ever used of a piece; not on the map
+  std::uint64_t never_used_bytes = 0;      ///< reserved above the last byte used in each piece; not on the map
   std::vector<map_frame> frames;
 };
 
-/// Requires the number of operations that were replayed in `ops`.
+/// `ops` is the number of operations replayed.
 history make_history(const memory_log& log, std::uint64_t ops, const history_shape& shape = {});
 
 /// `aaaaab..` as `a5b1.2`: each letter and its run length.

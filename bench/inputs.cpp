@@ -64,9 +64,9 @@ void add_baseline(const std::string& name, std::vector<policy_row>& rows) {
   }
 }
 
-/// Adds the baselines asked for. `latency` without any uses CUB, which its bounds refer to, unless driver calls take
-/// real or modelled time (on a GPU, or on the double as a GPU): a run of CUB then takes minutes, and so do the other
-/// baselines anywhere, which call the driver in each operation.
+/// Adds the requested baselines. If none is requested, `latency` uses CUB, to which its bounds refer. It does not where
+/// driver calls take real or modelled time (on a GPU, or on the simulated driver as a GPU), because CUB then takes
+/// minutes. The other baselines call the driver in each operation, so they take minutes anywhere.
 void add_baselines(const options& options, std::vector<policy_row>& rows) {
   for (const std::string& each : options.baselines) {
     if (peers::is_peer(options.peers, each)) {
@@ -87,8 +87,8 @@ void add_baselines(const options& options, std::vector<policy_row>& rows) {
   rows.insert(rows.end(), unasked.begin(), unasked.end());
 }
 
-/// `compare` opens each row on the device given. `fit` opens it with ample memory, because for `fit` a capacity in
-/// which a policy cannot start is a result, not an error.
+/// Opens the row as a check. `compare` opens it on the given device. `fit` opens it with ample memory, because a
+/// capacity in which a policy cannot start is a result of `fit`, not an error.
 status try_to_open(const trace& recorded, const policy_row& row, const options& options) {
   if (!row.peer.empty()) return {};  // its row reports its errors
   if (options.setup.cuda || !row.baseline.empty()) return try_on_cuda(row, options.setup);
@@ -121,8 +121,7 @@ status make_plans(const options& options, inputs& all) {
   });
 }
 
-/// Warns of a plan made for other requests; the row follows it all the same. A plan that cannot be read is refused when
-/// its row is opened.
+/// Warns of a plan made for other requests; the row still follows it. Opening a row reports an unreadable plan.
 void warn_of_foreign_plans(const inputs& all) {
   for (const policy_row& row : all.rows) {
     if (row.config.plan_path.empty() || !only_follows_plan(row.config.policy)) continue;
@@ -147,7 +146,7 @@ std::string bundled_traces_folder() {
 
 result<inputs> gather_inputs(const options& options) {
   inputs all;
-  if (options.subcommand == command::costs || options.subcommand == command::claims) return all;  // these need neither
+  if (options.subcommand == command::costs || options.subcommand == command::claims) return all;  // need no input
   const auto defaults = settings_from(process_environment());
   if (!defaults) return defaults.why();
   // `compare` runs such rows within a share of the device. `fit` searches for the device, so a share would handicap
@@ -155,7 +154,7 @@ result<inputs> gather_inputs(const options& options) {
   const std::string_view share = options.subcommand == command::compare ? "50%" : "100%";
   std::vector<std::string> texts = options.policies;
   if (texts.empty()) {
-    // The cost of a pair depends little on the policy, but on how the end of a stream is detected.
+    // The cost of a pair depends on how the end of a stream is detected, and little on the policy.
     texts = options.subcommand == command::latency ? std::vector<std::string>{"growth,stream_ids=notify", "growth"}
                                                    : default_rows(*defaults, options.limit, share);
   }

@@ -1,4 +1,4 @@
-/// The input of a run, all of it read before the first replay, so that bad input never leaves half a table.
+/// The input of a run. All of it is read before the first replay, so that bad input never leaves half a table.
 #pragma once
 
 #include <string>

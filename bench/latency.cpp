@@ -121,7 +121,8 @@ void scale(latency_row& row, const std::vector<replay_loop>& loops, const std::v
   }
 }
 
-/// Rows of one thread only: with several threads, the time spent waiting inside the device belongs to no single row.
+/// Adds the simulated part to rows of one thread. With several threads, time spent waiting inside the device belongs to
+/// no single row.
 void add_simulated_shares(std::vector<latency_row>& all) {
   for (latency_row& row : all) {
     if (row.name == "driver_part" || row.name == "worst" || row.threads != 1 || row.oom) continue;

@@ -32,7 +32,7 @@ struct tail_times {
   double p99_9_us = 0;
   double p99_999_us = 0;
   double max_us = 0;
-  /// Percentiles of each operation's median over the repetitions, all of which run the same walk.
+  /// Percentiles of each operation's median over the repetitions. All repetitions run the same walk.
   double p99_999_of_medians_us = 0;
   double max_of_medians_us = 0;
   std::uint64_t ops = 0;                    ///< number of operations in the figures above
@@ -46,7 +46,7 @@ class operation_times {
  public:
   operation_times(std::size_t operations, std::size_t repetitions)
       : operations_{operations}, ns_(operations * repetitions, unknown) {}
-  /// The next `add` is the first operation's. Operations or repetitions beyond those announced are dropped.
+  /// The next `add` belongs to the first operation. Drops operations and repetitions beyond the constructor's numbers.
   void begin_repetition() noexcept { next_ = begun_++ * operations_; }
   void add(std::chrono::nanoseconds took) noexcept {
     const auto ns = std::clamp<std::int64_t>(took.count(), 1, UINT32_MAX);
@@ -57,7 +57,7 @@ class operation_times {
   }
   /// The times of all repetitions, in no order.
   [[nodiscard]] std::vector<std::uint32_t> all() const;
-  /// Each operation's median over the repetitions begun; operations with a missing time are left out.
+  /// Each operation's median over the repetitions begun, without operations that miss a time.
   [[nodiscard]] std::vector<std::uint32_t> medians() const;
 
  private:
@@ -73,11 +73,11 @@ tail_times tail_of(const operation_times& times, std::optional<std::uint64_t> de
 
 enum class iteration_kind : std::uint8_t {
   pair,       ///< an allocate and a free
-  operation,  ///< one of them, as the mean over a replay
+  operation,  ///< an allocate or a free, as the mean over a replay
   other,      ///< an iteration of the floor, or one pair of `worst` with its clock readings
 };
 
-/// The time of an iteration in one round, and the share of the simulated device or the driver double.
+/// The time of an iteration in one round, and the part of it spent in the simulated device or the simulated driver.
 struct round_time {
   double ns = 0;
   double simulated_share_ns = 0;
@@ -89,27 +89,27 @@ struct latency_row {
   unsigned threads = 1;
   iteration_kind iteration = iteration_kind::pair;
   bool oom = false;      ///< out of memory; the times are 0
-  double median_ns = 0;  ///< of an iteration, as the others
+  double median_ns = 0;  ///< time of an iteration; so are the next two
   double least_ns = 0;
   double most_ns = 0;
-  double pairs_per_iteration = 1;  ///< of replays: the share of operations that are frees
+  double pairs_per_iteration = 1;  ///< in replays: the share of operations that are frees
   std::optional<double>
-      simulated_share_ns;                ///< the part of `median_ns` spent in the simulated device or the driver double
-  std::optional<double> least_share_ns;  ///< the part of `least_ns`
+      simulated_share_ns;                ///< part of `median_ns` spent in the simulated device or the simulated driver
+  std::optional<double> least_share_ns;  ///< the same part of `least_ns`
   /// Basis of the ratios; not printed. Empty entries are rounds that did not measure the row. May be empty.
   std::vector<std::optional<round_time>> rounds{};
-  std::optional<tail_times> tail;  ///< only of `worst`
+  std::optional<tail_times> tail;  ///< only for `worst`
 };
 
 /// A figure with a bound. Not enforced, because the machine may be busy.
 struct latency_ratio {
   std::string name;
   double value = 0;
-  std::string bound;                 ///< such as `>= 10`; empty: none, because the row asks the device
+  std::string bound;                 ///< such as `>= 10`; empty: none
   std::string allocator;             ///< the row's allocator
-  std::string medians;               ///< the medians it is computed from
-  std::optional<double> of_least{};  ///< the same of the least times, which load on the machine affects less
-  /// To CUB: of the allocators' own code, which is the times without the simulated device's part. Without a bound.
+  std::string medians;               ///< the medians from which it is computed
+  std::optional<double> of_least{};  ///< the ratio of the least times, which load on the machine affects less
+  /// Ratio to CUB of the allocators' own code: the times less the simulated part. Has no bound.
   std::optional<double> own_code{};
 };
 

@@ -1,6 +1,6 @@
 /// The cases of `latency` as functions for Google Benchmark, over any subject (latency_subjects.hpp).
 ///
-/// A case is identified by `allocator|case|threads`. The caller of `add` owns the state a case keeps between
+/// A case is identified by `allocator|case|threads`. The caller of `add` owns the state that a case keeps between
 /// repetitions (live blocks, times of single operations).
 #pragma once
 
@@ -31,8 +31,8 @@ inline constexpr std::size_t spin_iterations = 120'000;
 inline constexpr std::size_t driver_part_iterations = 8000;
 inline constexpr std::size_t uncached_iterations = 128;  ///< with a driver call in each
 inline constexpr std::size_t walk_iterations = 4000;
-/// Operations in a repetition of a trace, at least, in whole passes: refilling the processor's caches after other cases
-/// takes a tenth of a pass of 50,000.
+/// Least number of operations in a repetition of a trace, which consists of whole passes. Refilling the processor's
+/// caches after other cases takes a tenth of a pass of 50,000.
 inline constexpr std::size_t replay_operations = 250'000;
 constexpr std::size_t replay_iterations(std::size_t operations) {
   return operations == 0 ? 1 : (replay_operations + operations - 1) / operations;
@@ -48,8 +48,8 @@ class case_list {
     return wanted_.empty() ||
            std::any_of(wanted_.begin(), wanted_.end(), [name](const auto& prefix) { return name.starts_with(prefix); });
   }
-  /// `iterations` is the number in one repetition, on each thread. It is fixed, because a calibration run may be
-  /// interrupted and then take one iteration for enough.
+  /// `iterations` is the number in one repetition, on each thread. It is fixed, because an interrupted calibration run
+  /// could conclude that one iteration is enough.
   template <typename Body>
   void add(const std::string& allocator, const std::string& name, unsigned threads, std::size_t iterations, Body body,
            int repetitions = latency_repetitions) {
@@ -60,9 +60,9 @@ class case_list {
                   Body body, int repetitions = latency_repetitions) {
     cases_.push_back({allocator, name, threads, iterations, repetitions, std::move(body)});
   }
-  /// Registers exactly the cases of that round. Runs a case of all allocators back to back, so that they meet the same
-  /// load of the machine; shuffles cases and allocators in each round. Pass the same `random` to all rounds. False if
-  /// the round has no case.
+  /// Registers the cases of a round. Runs a case of all allocators back to back, so that they meet the same load of the
+  /// machine. Shuffles cases and allocators in each round. Pass the same `random` to all rounds. False if the round has
+  /// no case.
   [[nodiscard]] bool register_round(int round, std::minstd_rand& random) const {
     std::vector<std::vector<const one_case*>> alike;
     for (const one_case& c : cases_) {
@@ -120,7 +120,7 @@ class case_list {
 inline std::string power_name(std::string_view kind, int power) { return fmt::format("{}_1e{}", kind, power); }
 constexpr std::size_t power_of_ten(int power) { return power == 0 ? 1 : 10 * power_of_ten(power - 1); }
 
-/// One multiplication a number, because it is part of the timed loop (Knuth's MMIX generator).
+/// Knuth's MMIX generator: one multiplication per number, because it runs in the timed loop.
 class cheap_random {
  public:
   std::uint64_t next() { return state_ = state_ * 6364136223846793005U + 1442695040888963407U; }

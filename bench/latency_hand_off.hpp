@@ -17,9 +17,8 @@ namespace gpumem::bench {
 
 inline constexpr std::size_t handoff_batch = 4096;  ///< pairs in one iteration
 
-/// Pins the calling thread to its processor while this lives, and names another processor for the second thread: the
-/// kernel might run both threads on one, and then no block would move between processors. Does nothing if the process
-/// may use only one.
+/// Pins the calling thread to its processor during its lifetime, and names another processor for the second thread. On
+/// one processor no block would move between processors. Does nothing if the process may use only one.
 class own_processor {
  public:
   static constexpr std::size_t any = CPU_SETSIZE;
@@ -94,9 +93,9 @@ class pointer_ring {
   }
 
   std::array<void*, 1024> slots_{};
-  alignas(64) std::size_t put_ = 0;  ///< the producer's
+  alignas(64) std::size_t put_ = 0;  ///< used by the producer
   alignas(64) std::atomic<std::size_t> published_ = 0;
-  alignas(64) std::size_t taken_here_ = 0;  ///< the consumer's
+  alignas(64) std::size_t taken_here_ = 0;  ///< used by the consumer
   alignas(64) std::atomic<std::size_t> taken_ = 0;
 };
 

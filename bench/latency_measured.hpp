@@ -25,8 +25,8 @@ inline constexpr std::array pair_cases{sized_case{"pair_512", 512}, sized_case{"
                                        sized_case{"pair_256KiB", 256 * kib}, sized_case{"pair_2MiB", 2 * mib},
                                        sized_case{"pair_64MiB", 64 * mib}};
 
-/// One row of the table. Each kind of case has its own allocator, so that pairs do not meet the million blocks of the
-/// walks, nor a trace the blocks of another.
+/// One row of the table. Each kind of case has its own allocator, so that the million blocks of the walks do not affect
+/// pairs, nor one trace another.
 class measured_row {
  public:
   measured_row() = default;

@@ -28,8 +28,8 @@ double over_rounds(Figure figure, const Row&... rows) {
 
 double whole_times(const round_time& numerator, const round_time& denominator) { return numerator.ns / denominator.ns; }
 
-/// Of the allocators' own code. The double's share, measured at another moment of the round, may exceed the time: then
-/// infinite, not negative.
+/// The ratio of the allocators' own code. Infinite if a simulated part exceeds its row's time, which can happen because
+/// the two are measured at different moments of the round.
 double own_code(const round_time& numerator, const round_time& denominator) {
   const double of_b = denominator.ns - denominator.simulated_share_ns;
   return of_b > 0 ? (numerator.ns - numerator.simulated_share_ns) / of_b : std::numeric_limits<double>::infinity();
@@ -52,7 +52,7 @@ class ratio_list {
   [[nodiscard]] std::vector<latency_ratio> take() { return std::move(ratios_); }
 
  private:
-  /// Null if it was not measured or ran out of memory.
+  /// The row; null if it was not measured or ran out of memory.
   [[nodiscard]] const latency_row* find(std::string_view allocator, std::string_view name, unsigned threads = 1) const {
     const auto found = std::find_if(rows_.begin(), rows_.end(), [&](const latency_row& row) {
       return row.allocator == allocator && row.name == name && row.threads == threads && !row.oom;
@@ -179,7 +179,7 @@ std::vector<latency_ratio> latency_ratios(const std::vector<latency_row>& rows) 
     row.median_ns = row.least_ns;
     row.simulated_share_ns = row.least_share_ns;
     row.rounds.clear();
-    row.tail.reset();  // it covers all repetitions, so least times have none
+    row.tail.reset();  // the tail covers all repetitions, so it does not apply to least times
   }
   const std::vector<latency_ratio> of_least = ratios_of(least);
   std::vector<latency_ratio> ratios = ratios_of(rows);

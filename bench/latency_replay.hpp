@@ -41,7 +41,7 @@ class replayed {
   }
 
  private:
-  /// False if an allocation failed; the rest is replayed all the same.
+  /// Replays the whole trace. False if an allocation failed.
   bool pass() {
     bool enough = true;
     void** const blocks = blocks_.data();

@@ -45,13 +45,13 @@ class gpumem_subject {
   static constexpr int repetitions = latency_repetitions;
   /// Batches in a repetition of handoff: some milliseconds, most of them after both processors have woken up.
   static constexpr std::size_t handoff_iterations = 64;
-  /// Whether a freed block of this size is allocated again without a device call.
+  /// Whether allocating a freed block of this size again needs no device call.
   [[nodiscard]] static bool caches(std::size_t /*bytes*/) { return true; }
   [[nodiscard]] static bool caches_every_size() { return true; }
 
-  /// Makes the device calls that are part of each cached pair (asking for the stream's id). False if there are none.
+  /// Makes the device calls of a cached pair (the query of the stream's id). False if there are none.
   bool driver_part(stream_ref stream);
-  /// Device calls so far, without those that are part of every pair.
+  /// Device calls so far, without the calls that every pair makes.
   static constexpr bool counts_device_calls = true;
   /// Each repetition of `worst` opens a new subject.
   static constexpr bool opened_anew = true;
@@ -88,12 +88,12 @@ class baseline_subject {
   [[nodiscard]] bool caches(std::size_t bytes) const {
     return kind_ == "cub_default" ? bytes <= std::size_t{2} << 20 : kind_ != "cuda_malloc";
   }
-  /// Uncached sizes go to the device in a replay, which `latency` does not time.
+  /// In a replay, uncached sizes would go to the device, which `latency` does not time.
   [[nodiscard]] bool caches_every_size() const { return caches(SIZE_MAX); }
 
   bool driver_part(stream_ref stream) { return api_.runtime_calls_of_a_pair(baseline_, stream.handle) == 0; }
   static constexpr bool counts_device_calls = false;
-  static constexpr bool opened_anew = false;  // closing it returns its memory by driver calls, which takes seconds
+  static constexpr bool opened_anew = false;  // closing one takes seconds of driver calls to return its memory
 
  private:
   const gpumem_baseline_api& api_;

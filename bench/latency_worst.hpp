@@ -1,10 +1,10 @@
 /// The case `worst`: the slowest operations of a random walk, each timed on its own.
 ///
-/// 10,000 blocks of 512 B to 64 KiB are live. Times include two clock readings. Operations that called the device are
-/// counted and left out if the subject counts them: growth is no cost of a cached operation. Every repetition runs the
-/// same walk; for gpumem on a new allocator. An operation that is slow by itself is slow in all of them, while
-/// interruptions of the machine hit a different one each time. So the median of an operation over the repetitions is
-/// the allocator's own time.
+/// 10,000 blocks of 512 B to 64 KiB are live. Times include two clock readings. If the subject counts device calls,
+/// operations that made one are counted and left out, because growth is not a cost of a cached operation. Every
+/// repetition runs the same walk; for gpumem on a new allocator. A slow operation is slow in all repetitions, while
+/// interruptions hit a different one each time. So an operation's median over the repetitions is the allocator's own
+/// time.
 #pragma once
 
 #include <benchmark/benchmark.h>

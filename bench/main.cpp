@@ -61,7 +61,7 @@ std::vector<row_result> empty_results(const inputs& all) {
   return results;
 }
 
-/// For a row that takes everything, the row of its `fit` search, without the limit.
+/// If the row takes everything, the row for its `fit` search, without the limit.
 std::optional<policy_row> unlimited_fit_row(const policy_row& row) {
   if (!row.takes_everything) return std::nullopt;
   policy_row unlimited = row;
@@ -103,7 +103,7 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& op
   std::vector<std::pair<compare_result*, policy_row>> searches;
   for (compare_result& each : results) {
     if (options.setup.cuda)
-      break;  // the search runs on the simulated device; next to figures of a GPU it would look measured
+      break;  // the search runs on the simulated device, and would look measured next to figures of a GPU
     if (auto row = unlimited_fit_row(*each.row)) searches.emplace_back(&each, *row);
   }
   const bool has_peers =

@@ -33,7 +33,7 @@ namespace {
 struct cuda_rig {
   std::unique_ptr<cuda_replay_device> replay_device;
   std::unique_ptr<device> gpu;            ///< null for a baseline
-  std::unique_ptr<logged_device> logged;  ///< between `on` and the allocator if there is a log
+  std::unique_ptr<logged_device> logged;  ///< between `gpu` and the allocator if there is a log
   std::unique_ptr<allocator> memory;
 };
 
@@ -82,7 +82,7 @@ replay_plan cuda_plan_for(const trace& recorded, const policy_row& row, const re
   return plan;
 }
 
-/// Sums the pools' statistics: on a GPU only the allocator counts its memory.
+/// Sums the pools' statistics, because on a GPU only the allocator counts its memory.
 page_figures pages_of(const allocator& memory) {
   page_figures sum;
   for (const logical_device& each : memory.devices()) {

@@ -20,23 +20,23 @@
 
 namespace gpumem::bench {
 
-/// A device of the CUDA driver: a GPU, or one of the driver double.
+/// A device of the CUDA driver: a GPU, or a device of the simulated driver.
 struct cuda_target {
   device_info info;
 };
 
-/// Operations of a trace replayed on a GPU for the baseline that calls the driver for each block: all would take hours
-/// and show nothing new.
+/// Number of a trace's operations replayed on a GPU for the baseline that calls the driver for each block. A whole
+/// trace would take hours and show nothing new.
 inline constexpr std::size_t raw_prefix_ops = 20'000;
 
 /// The settings common to all rows of a run.
 struct replay_setup {
   sim_config device;
-  std::optional<cuda_target> cuda;  ///< empty: the simulated device; baselines then run over the driver double
+  std::optional<cuda_target> cuda;  ///< empty: the simulated device; baselines then use the simulated driver
   std::uint64_t lag_ns = 1'000'000;
   double shared_use = 0;  ///< share of the blocks that a second stream uses, 0 to 1
   std::uint64_t seed = 1;
-  std::chrono::seconds peer_limit{600};  ///< how long a peer's process may take for one answer
+  std::chrono::seconds peer_limit{600};  ///< time limit for one answer of a peer's process
 };
 
 /// An allocator and the device under it. The allocator is destroyed first.
@@ -56,7 +56,7 @@ struct page_figures {
 
 struct compare_figures {
   replay_outcome outcome;                           ///< of the checked pass
-  std::uint64_t peak_reserved_bytes = 0;            ///< on the device, of all pools at once
+  std::uint64_t peak_reserved_bytes = 0;            ///< on the device, sum over all pools
   std::optional<std::uint64_t> hazards;             ///< none on a GPU
   std::optional<std::uint64_t> in_device_calls_ns;  ///< virtual; none on a GPU
   std::optional<call_counts> calls;                 ///< none for a baseline on a GPU
@@ -83,7 +83,7 @@ result<std::optional<history>> measure_history(const trace& recorded, const poli
 /// Memory over time of a policy on the setup's card.
 result<history> measure_history_on_cuda(const trace& recorded, const policy_row& row, const replay_setup& setup);
 
-/// Where a replay first runs out of memory on a device of this capacity.
+/// The operation at which a replay first runs out of memory on a device of this capacity.
 struct first_failure {
   unsigned percent_of_peak = 0;  ///< of peak live
   std::uint64_t capacity_bytes = 0;
@@ -104,7 +104,7 @@ inline constexpr unsigned fit_steps = 200;
 std::uint64_t fit_capacity(std::uint64_t peak_live_bytes, unsigned steps) noexcept;
 /// A device of that capacity: segments of any multiple of 512, no reserve, no referee.
 sim_config fit_device(const replay_setup& setup, std::uint64_t capacity_bytes);
-/// The row as `fit` runs it. `bad_setting` for a limit or pools in bytes, since the capacity is unknown.
+/// The row as `fit` runs it. `bad_setting` for a limit or pools in bytes, because `fit` varies the capacity.
 result<policy_row> fit_row(const policy_row& row);
 
 /// The operation at which a replay runs out of memory on a device of this capacity. Empty: it does not; 0: the row
@@ -112,11 +112,12 @@ result<policy_row> fit_row(const policy_row& row);
 using first_failure_at = std::function<result<std::optional<std::uint64_t>>(std::uint64_t capacity_bytes)>;
 /// The search of `fit` with any trial.
 result<fit_figures> search_fit(std::uint64_t peak_live_bytes, const first_failure_at& trial);
-/// Tries a baseline over the driver double.
+/// Tries a baseline over the simulated driver.
 result<std::optional<std::uint64_t>> try_baseline_in(const trace& recorded, const policy_row& row,
                                                      const replay_setup& setup, std::uint64_t capacity_bytes);
 
-/// The smallest capacity above which every one tried, up to 1.5 times peak live, suffices. Requires a row of `fit_row`.
+/// Finds the smallest sufficient capacity, trying from 1.5 times peak live down to the first failure. Requires a row of
+/// `fit_row`.
 result<fit_figures> measure_fit(const trace& recorded, const policy_row& row, const replay_setup& setup);
 
 }  // namespace gpumem::bench

@@ -88,7 +88,7 @@ std::vector<stream_ref> streams_of(const trace& source, ground& device) {
   return streams;
 }
 
-/// The time of the double's calls in one pair.
+/// The time of the simulated driver's calls in one pair.
 double runtime_ns_of_a_pair(const gpumem_baseline_api& api, gpumem_baseline* baseline, stream_ref stream) {
   double best = 0;
   for (int k = 0; k < 3; ++k) {

@@ -1,9 +1,9 @@
 /// Times a trace as a tight loop (replay_loop.hpp) over one allocator, without any work around a call.
 ///
 /// Each operation is one call: `allocator::allocate` or `deallocate` of gpumem over the simulated device; `allocate` or
-/// `release` of a baseline's plug-in over the driver double. Enqueues no work and moves no clock. The first pass takes
-/// memory from the device and does not count; of the following passes the fastest counts. Subtracts from a baseline's
-/// time the runtime calls that each cached pair makes in the double.
+/// `release` of a baseline's plug-in over the simulated driver. Enqueues no work and moves no clock. The first pass
+/// takes memory from the device and does not count; of the following passes the fastest counts. Subtracts from a
+/// baseline's time the runtime calls that each cached pair makes in the simulated driver.
 #pragma once
 
 #include <optional>

@@ -20,7 +20,7 @@ enum class memory_change : std::uint8_t {
 };
 
 struct memory_event {
-  std::uint64_t op = 0;  ///< the operation that caused it, from 0
+  std::uint64_t op = 0;  ///< the operation that caused the event, from 0
   address begin = 0;
   std::uint64_t bytes = 0;
   std::uint64_t requested_bytes = 0;  ///< blocks only
@@ -36,10 +36,10 @@ struct memory_log {
   }
 };
 
-/// Forwards everything to another device and logs what it takes and returns.
+/// Forwards every call to another device, and logs the memory taken and returned.
 class logged_device final : public device {
  public:
-  /// Owns neither argument.
+  /// Both arguments must outlive this.
   logged_device(device& target, memory_log& log) : target_{target}, log_{log} {}
   [[nodiscard]] const device_info& info() const noexcept override { return target_.info(); }
 

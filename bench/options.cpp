@@ -139,7 +139,7 @@ status read_values(const option_texts& texts, options& options) {
                                      {"--csv", options.csv_path},
                                      {"--html", options.html_path}}) {
     if (path.starts_with("--"))
-      return refused(option, path, "a file");  // the file name was forgotten, and the next option was taken for it
+      return refused(option, path, "a file");  // the user forgot the file name, so the next option was taken for it
   }
   if (options.over_time && options.subcommand != command::compare)
     return {errc::bad_setting, "--over-time is supported by compare only"};

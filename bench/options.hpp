@@ -16,19 +16,19 @@ enum class command : std::uint8_t { compare, fit, costs, latency, claims };
 
 struct options {
   command subcommand = command::compare;
-  std::vector<std::string> traces;     ///< files and folders; empty: the bundled ones
-  std::vector<std::string> workloads;  ///< texts for `make_workload`; if there are any, the bundled traces are left out
-  std::vector<std::string> policies;   ///< texts for `parse_policy_row`; empty: `default_rows`
-  std::vector<std::string> baselines;  ///< cub, cuda_malloc, cuda_malloc_async, or a peer (peers/peer.hpp)
-  std::string peers;                   ///< the folder with the peers' files
-  std::vector<std::string> only;       ///< ids of claims; empty: all
+  std::vector<std::string> traces;      ///< files and folders; empty: the bundled ones
+  std::vector<std::string> workloads;   ///< texts for `make_workload`; if there are any, no bundled trace is used
+  std::vector<std::string> policies;    ///< texts for `parse_policy_row`; empty: `default_rows`
+  std::vector<std::string> baselines;   ///< cub, cuda_malloc, cuda_malloc_async, or a peer (peers/peer.hpp)
+  std::string peers;                    ///< the folder with the peers' files
+  std::vector<std::string> only;        ///< ids of claims; empty: all
   std::vector<std::string> frameworks;  ///< for claims: tensorflow, jax; empty: none
   std::string python = "python3";       ///< runs the frameworks
   std::string limit;                    ///< for rows without a limit; may be empty
-  std::string json_path;                ///< `-`: standard output, which then gets nothing else
+  std::string json_path;                ///< `-`: standard output, to which nothing else is then written
   std::string csv_path;
   std::string html_path;
-  std::string note_path;   ///< a text that the page of compare shows; empty: none
+  std::string note_path;   ///< file with text for the page of `compare`; empty: none
   bool over_time = false;  ///< adds memory over time to the JSON
   bool quiet = false;      ///< no progress bar
   unsigned jobs = 1;

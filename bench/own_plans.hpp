@@ -1,4 +1,4 @@
-/// Plans for `planned` rows that name none, each made from the row's trace.
+/// Plans for `planned` rows that name none. Each is made from the row's trace.
 ///
 /// A plan is a file in memory, read by its path under /proc; no file is left on disk.
 #pragma once
@@ -34,7 +34,7 @@ class own_plan {
   own_plan(const own_plan&) = delete;
   own_plan& operator=(const own_plan&) = delete;
 
-  /// Readable by this process during the lifetime of this object.
+  /// The plan's path, which this process can read during the lifetime of this object.
   [[nodiscard]] std::string path() const;
   /// The row with this plan.
   [[nodiscard]] policy_row followed_by(policy_row row) const;

@@ -16,7 +16,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-/// Live and reserved are multiples of 512 on the simulated device; the page gets them in this unit.
+/// Live and reserved are given in units of 512 bytes; on the simulated device they are multiples of it.
 json history_data(const history& shown) {
   json op = json::array();
   json live = json::array();

@@ -123,7 +123,7 @@ class pickle_machine {
     return true;
   }
 
-  /// Of all values so far.
+  /// The memory of all values so far.
   [[nodiscard]] std::uint64_t memory() const noexcept {
     constexpr std::uint64_t of_grown = sizeof(std::vector<index>) + 2 * sizeof(std::max_align_t);
     return data_.nodes_.size() * sizeof(pickle_data::node) + marks_.capacity() * sizeof(std::size_t) +
@@ -213,7 +213,7 @@ class pickle_machine {
 
   [[nodiscard]] kind kind_at(std::size_t place) const noexcept { return data_.nodes_[stack_[place]].type; }
 
-  /// Ends what the file's end left open: the values above each mark go into the container below it.
+  /// Closes the containers that a cut file left open: moves the values above each mark into the container below it.
   void close() {
     while (!marks_.empty() && marks_.back() > 0) {
       const std::size_t begin = marks_.back();
@@ -228,8 +228,8 @@ class pickle_machine {
     marks_.clear();
     if (!stack_.empty()) stack_.erase(stack_.begin() + 1, stack_.end());
   }
-  /// Keys and values alternate above a dictionary's mark. Where a list is followed by no key, what follows is to be
-  /// appended to it.
+  /// Keys and values alternate above a dictionary's mark. Values after a list that are not keys are items that the cut
+  /// file had not yet appended to the list; appends them.
   void append_pending_items(std::size_t begin) {
     std::size_t value = begin + 1;
     while (value + 1 < stack_.size() && kind_at(value + 1) == kind::text) value += 2;
@@ -349,7 +349,7 @@ class pickle_machine {
   std::string_view bytes_;
   std::size_t offset_ = 0;
   std::size_t began_ = 0;  ///< start of the current instruction
-  bool ended_ = false;     ///< the latest instruction needed bytes behind the end of the file
+  bool ended_ = false;     ///< the latest instruction needed bytes beyond the end of the file
   std::vector<index> stack_;
   std::vector<std::size_t> marks_;
   std::vector<index> scratch_;

@@ -25,9 +25,9 @@ class pickle_data {
   static constexpr std::size_t most_bytes = std::size_t{1} << 31;  ///< 32 bits can then index every value
   static constexpr std::size_t most_keys = 256;                    ///< of a dictionary that `find` looks through
 
-  /// `corrupt` names the byte offset and what is there. Texts are views of `bytes`, which must outlive this.
-  /// With `cut`, a file whose end is missing is read to there and `cut` is set: containers end with their last whole
-  /// item. The innermost ones may have fewer items than were written.
+  /// `corrupt` names the byte offset and the byte or instruction there. Texts are views of `bytes`, which must outlive
+  /// this. With `cut`, reads a file whose end is missing as far as possible and sets `cut`: containers end with their
+  /// last whole item, and the innermost ones may have fewer items than were written.
   static result<pickle_data> read(std::string_view bytes, bool* cut = nullptr);
 
   [[nodiscard]] index root() const noexcept { return root_; }

@@ -37,7 +37,7 @@ status apply_part(std::string_view part, policy_row& row, std::set<std::string, 
     return {errc::bad_setting, fmt::format("'{}' has no '=', expected option=value", printable(part))};
   }
   const bool has_parameters = row.config.policy.find(':') != std::string::npos && named.contains("policy");
-  if (has_parameters && option != "tenants" && !is_option(option)) {  // one more parameter
+  if (has_parameters && option != "tenants" && !is_option(option)) {  // another parameter
     row.config.policy += fmt::format(",{}", part);
     return {};
   }

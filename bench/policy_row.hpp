@@ -15,11 +15,11 @@
 namespace gpumem::bench {
 
 struct policy_row {
-  std::string text;      ///< as given; names the row in every output
+  std::string text;      ///< the text as given; names the row in every output
   std::string baseline;  ///< a name from bench/baselines/baseline.h; empty: gpumem
   std::string peer;      ///< path of the peer's file (peers/peer.hpp); empty: no peer
-  std::string version;   ///< of the peer's package
-  std::string plug_in;   ///< file of a baseline's plug-in; empty: the project's own
+  std::string version;   ///< version of the peer's package
+  std::string plug_in;   ///< file of the baseline's plug-in; empty: the project's own
   settings config;
   unsigned tenants = 1;           ///< simultaneous replays of the trace, half a trace out of step
   bool own_plan = false;          ///< follows a plan made from its own trace

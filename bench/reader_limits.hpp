@@ -1,4 +1,4 @@
-/// Limits on the memory of readers of traces: a file from a stranger must not exhaust the machine.
+/// Limits on the memory that readers of traces use, so that an untrusted file cannot exhaust the machine.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace gpumem::bench {
 
-/// Compressed data may expand to this size at any ratio, and beyond it to this multiple of itself.
+/// Compressed data may always expand to this size; beyond it, to `most_expansion` times its own size.
 constexpr std::uint64_t free_expansion_bytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t most_expansion = 100;
 
@@ -16,7 +16,7 @@ constexpr std::uint64_t most_expansion = 100;
   return bytes > free_expansion_bytes && bytes / most_expansion > compressed_bytes;
 }
 
-/// The host memory that the reader of so many uncompressed bytes may take.
+/// The host memory that a reader may take for so many uncompressed bytes.
 [[nodiscard]] constexpr std::uint64_t most_reader_bytes(std::uint64_t bytes) noexcept {
   return (std::uint64_t{256} << 20) + 8 * bytes;
 }

@@ -30,7 +30,7 @@ struct tenant {
   std::size_t next_use = 0;        ///< index into `replay_plan::second_uses`
 };
 
-/// CPU time of this thread if nothing really waits, so that load on the machine does not make an allocator look slow.
+/// Reads a clock. Replays without real waits use this thread's CPU time, which load on the machine does not affect.
 std::uint64_t time_ns(clockid_t clock) {
   std::timespec time{};
   (void)clock_gettime(clock, &time);

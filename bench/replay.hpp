@@ -1,9 +1,9 @@
 /// Replays a trace through an allocator over the simulated device, or over CUDA streams (cuda_replay_device.hpp).
 ///
-/// Each operation takes the host 5 us of virtual time, or until the trace's own time. An allocation enqueues work on
-/// its block, and so does a free just before it. The device lags behind the host, so a freed block is still in use for
-/// `lag_ns`. A free on a stream other than the block's counts as a use there. One thread; several replays may run at
-/// once, each on its own device.
+/// Each operation takes the host 5 us of virtual time, or longer, until the trace's time of the operation. Work on a
+/// block is enqueued after its allocation and just before its free. The device lags behind the host, so a freed block
+/// is still in use for `lag_ns`. A free on a stream other than the block's counts as a use there. One thread; several
+/// replays may run at once, each on its own device.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct replay_plan {
   memory_log* log = nullptr;        ///< receives every block of a checked replay; may be null
 };
 
-/// Sums over all pools at the peak of reserved; among such moments, the one with the most live.
+/// Sums over all pools at the peak of reserved memory; of several such moments, at the one with the most live memory.
 struct fragmentation {
   double external = 0;  ///< 1 - largest free / free, each summed over the pools; 0 if nothing is free
   double internal = 0;  ///< 1 - requested / live
@@ -41,7 +41,7 @@ struct fragmentation {
 };
 
 struct replay_outcome {
-  std::uint64_t ops = 0;              ///< completed
+  std::uint64_t ops = 0;              ///< completed operations
   std::uint64_t elapsed_ns = 0;       ///< CPU time of the operations only
   std::uint64_t peak_live_bytes = 0;  ///< requests rounded up to 512; this and the fields below only in checked replays
   fragmentation at_peak;

@@ -17,14 +17,14 @@ struct compare_result {
   compare_figures figures;
   std::optional<fit_figures> fit;    ///< only for rows that take everything
   std::optional<history> over_time;  ///< if requested
-  std::string failed{};              ///< why a baseline has no figures; empty: it has
+  std::string failed{};              ///< why a baseline has no figures; empty: it has figures
 };
 
 struct fit_result {
   const trace* recorded = nullptr;
   const policy_row* row = nullptr;
   fit_figures figures;
-  std::string failed{};  ///< why a peer has no figures; empty: it has
+  std::string failed{};  ///< why a peer has no figures; empty: it has figures
 };
 
 /// Tables grouped by trace, with notes below. Requires that rows of a trace are adjacent.

@@ -94,7 +94,7 @@ void clear_figures(json& row) {
   }
 }
 
-/// Only for another package's allocator.
+/// The version of the row's package; null unless the allocator is from another package.
 json version_of(const policy_row& row) { return row.version.empty() ? json(nullptr) : json(row.version); }
 
 json compare_row(const compare_result& each, const replay_setup& setup) {
@@ -172,7 +172,7 @@ json fit_rows(const std::vector<fit_result>& results) {
   return rows;
 }
 
-/// File names need not be UTF-8.
+/// Formats JSON. Replaces invalid UTF-8, which file names may contain.
 std::string text_of(const json& value, int indent) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }

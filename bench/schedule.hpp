@@ -1,6 +1,6 @@
-/// The additions of a replay to the recorded operations: tenants out of step, and uses on a second stream.
+/// The uses that a replay adds to the recorded operations: tenants that start later, and work on a second stream.
 ///
-/// Built once a trace and then immutable, so that every row's replay can read it from its own thread.
+/// Built once per trace and then immutable, so that every row's replay can read it from its own thread.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace gpumem::bench {
 
-/// Work on a stream other than the block's own, between its allocation and its free.
+/// Work on a stream other than the block's own, between the block's allocation and its free.
 struct second_use {
-  std::size_t after_op = 0;  ///< runs right after this operation
+  std::size_t after_op = 0;  ///< the work is enqueued right after this operation
   std::uint64_t bytes = 0;
   std::uint32_t slot = 0;
-  std::uint16_t stream = 0;  ///< as `trace_op::stream`; `trace::streams.size()` is the extra stream
+  std::uint16_t stream = 0;  ///< like `trace_op::stream`; `trace::streams.size()` means the extra stream
 };
 
-/// One use at a random place for a share of the blocks (0 to 1), chosen by the seed. In order of `after_op`.
+/// One use at a random operation for a share of the blocks (0 to 1), chosen by the seed. Sorted by `after_op`.
 std::vector<second_use> plan_second_uses(const trace& recorded, double share, std::uint64_t seed);
 
 /// Operations of the first tenant before tenant `k` starts.

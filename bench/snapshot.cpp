@@ -32,7 +32,7 @@ struct block {
   std::int64_t stream = 0;
 };
 
-/// An allocation, a free requested by the program, or an allocation that was refused.
+/// An allocation, a free requested by the program, or a refused allocation.
 struct event {
   bool allocates = false;
   bool refused = false;
@@ -48,7 +48,7 @@ class snapshot_reader {
  public:
   snapshot_reader(const pickle_data& data, std::size_t bytes) : data_{data}, bytes_{bytes} {}
 
-  /// The events of a device that concern the program's blocks; if the list is not `whole`, its last one may be cut.
+  /// The events of a device that concern the program's blocks. If the list is not `whole`, its last event may be cut.
   result<std::vector<event>> events(index list, bool whole) const {
     std::vector<event> decoded;
     constexpr std::size_t of_event = 2 * (sizeof(event) + sizeof(trace_op));  // many may refer to one in the file
@@ -59,7 +59,7 @@ class snapshot_reader {
       event next;
       bool of_block = false;
       if (status read = read_one(each, decoded.size(), next, of_block); !read) {
-        if (!whole && each == data_.items(list).back()) break;  // the file ends within it
+        if (!whole && each == data_.items(list).back()) break;  // the file ends within this event
         return read;
       }
       if (of_block) decoded.push_back(next);
@@ -81,7 +81,7 @@ class snapshot_reader {
       if (status read = number_of(segment, "stream", stream); !read) return read;
       const auto blocks = data_.find(segment, "blocks");
       if (!blocks) return bad("a segment has no blocks");
-      // Python writes each list once. Many references to one would take time with the square of the file's size.
+      // Python writes each list once. Many references to one list would take time quadratic in the file's size.
       if (!seen.insert(*blocks).second) return bad("two segments have the same list of blocks");
       for (const index each : data_.items(*blocks)) {
         if (status added = add_block(each, stream, address, live); !added) return added;
@@ -91,7 +91,7 @@ class snapshot_reader {
   }
 
  private:
-  /// Event `number`; `of_block` where it concerns a block of the program.
+  /// Reads event `number`. Sets `of_block` if it concerns a block of the program.
   status read_one(index entry, std::size_t number, event& decoded, bool& of_block) const {
     const auto action = text_of(entry, "action");
     if (!action) return bad(fmt::format("event {} has no action", number));
@@ -99,7 +99,7 @@ class snapshot_reader {
     decoded.refused = *action == "oom";
     of_block = decoded.allocates || decoded.refused || *action == "free_requested";
     if (!of_block) return {};
-    if (!decoded.refused) {  // has device_free in the place of addr
+    if (!decoded.refused) {  // a refused event has device_free instead of addr
       if (status read = number_of(entry, "addr", decoded.address); !read) return read;
     }
     if (status read = number_of(entry, "size", decoded.request.bytes); !read) return read;
@@ -111,7 +111,7 @@ class snapshot_reader {
       return bad(fmt::format("an event of {} bytes", decoded.request.bytes));
     return {};
   }
-  /// `address` is the block's address unless the block has its own; advances to the next block's.
+  /// Adds a block at `address`, unless the entry has its own address. Advances `address` to the next block.
   status add_block(index entry, std::int64_t stream, std::int64_t& address, blocks_by_address& blocks) const {
     std::int64_t bytes = 0;
     if (status read = number_of(entry, "size", bytes); !read) return read;
@@ -167,8 +167,7 @@ status rewind(const std::vector<event>& events, blocks_by_address& live) {
   return {};
 }
 
-/// The blocks live before the first event, as far as the events alone tell: those that are freed before they are
-/// allocated.
+/// The blocks live before the first event, derived from events alone: those that are freed before they are allocated.
 blocks_by_address freed_first(const std::vector<event>& events) {
   blocks_by_address blocks;
   std::set<std::uint64_t> seen;

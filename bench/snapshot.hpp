@@ -18,9 +18,8 @@ inline bool begins_as_pickle(std::string_view bytes) {
 }
 
 /// `bytes` is the whole file. `device` is an ordinal, or -1 for the only device with a recording. The result has no
-/// name and no path. `corrupt` gives the reason without the file's name. Of a file whose end is missing, the events up
-/// to there are read, and `cut` of the result says so; blocks live before the recording are then those that an event
-/// frees.
+/// name and no path. `corrupt` gives the reason without the file's name. If the end of the file is missing, reads the
+/// events before it and sets `cut` of the result; the blocks live before the recording are then those that events free.
 result<trace> trace_of_snapshot(std::string_view bytes, int device);
 
 }  // namespace gpumem::bench

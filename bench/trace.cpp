@@ -64,7 +64,7 @@ std::optional<std::uint64_t> parse_pointer(std::string_view text) {
   return parse_number(text, 16);
 }
 
-/// Without a prefix, digits are decimal if all of them can be.
+/// Parses a stream. Without a prefix, it is decimal if all digits are decimal, else hexadecimal.
 std::optional<std::uint64_t> parse_stream(std::string_view text) {
   if (text == "(nil)") return 0;
   if (strip_hex_prefix(text)) return parse_number(text, 16);
@@ -192,7 +192,7 @@ status trace_builder::add_row(const row& fields_of) {
   return add_op(action == "free" ? op_kind::free : op_kind::allocate, *pointer, op);
 }
 
-/// gpumem writes POLICY@BYTES in the place of the pointer: what refused, and within how much memory.
+/// gpumem writes POLICY@BYTES instead of the pointer: the policy that refused, and its memory limit.
 status trace_builder::add_refused(const row& fields_of, std::uint64_t clock_ns) {
   refused_request refused;
   refused.before_op = target_.ops.size();
@@ -255,8 +255,8 @@ status trace_builder::stream_index(std::uint64_t stream, std::uint16_t& index) {
   return {};
 }
 
-/// A time of day that falls by more than half a day has passed midnight. A smaller fall means that threads were logged
-/// out of order.
+/// Converts a time of day. A time that falls by more than half a day has passed midnight; a smaller fall means that
+/// threads were logged out of order.
 status trace_builder::since_start(std::uint64_t clock_ns, std::uint64_t& time_ns) {
   if (!first_clock_ns_) first_clock_ns_ = last_clock_ns_ = clock_ns;
   const bool time_of_day = clock_ns < day_ns;
@@ -285,13 +285,13 @@ std::string name_of(const std::string& path) {
   return name;
 }
 
-/// Whether the row of a killed program ends within its fields.
+/// Whether the last row is cut within its fields, as by a killed program.
 bool is_cut(std::string_view last_line) {
   return std::count(last_line.begin(), last_line.end(), ',') < static_cast<std::ptrdiff_t>(fields - 1) ||
          last_line.ends_with(',');
 }
 
-/// `of_row`: the beginning of a row that is not whole; empty if the last one is.
+/// Describes the missing end of a file. `of_row` is the beginning of a cut row; empty if the last row is whole.
 std::string what_is_cut(const trace_builder& read, std::string_view of_row, std::string_view why) {
   return fmt::format("{}; read to row {}, the last whole one{}", why, read.rows(),
                      of_row.empty() ? "" : "; 1 row behind it is cut and lost");
@@ -400,7 +400,7 @@ trace with_refused(const trace& recorded) {
   asked.refused.clear();
   std::uint64_t live_bytes = 0;
   auto refused = recorded.refused.begin();
-  std::size_t next = 0;  // the first allocation from operation i on
+  std::size_t next = 0;  // index of the first allocation at or after operation i
   for (std::size_t i = 0; i <= recorded.ops.size(); ++i) {
     next = std::max(next, i);
     while (next < recorded.ops.size() && recorded.ops[next].kind == op_kind::free) ++next;

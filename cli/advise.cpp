@@ -1,4 +1,4 @@
-// Each candidate is a set of GPUMEM_* variables. The same text makes the replayed row and the line for the user.
+// Each candidate is a set of GPUMEM_* variables. Both the replayed row and the line for the user are made from it.
 #include "advise.hpp"
 
 #include <fmt/format.h>
@@ -30,8 +30,8 @@ namespace {
 
 constexpr std::chrono::milliseconds plan_time{10'000};
 constexpr int nothing_fits = 3;
-/// Without a named slack, a policy that moves pages takes up to this share more or less in another run of the same
-/// program: docs/simulate.md, 1104 to 1130 MiB.
+/// Runs of one program differ by up to this share under a policy that moves pages with its default slack
+/// (docs/simulate.md: 1104 to 1130 MiB).
 constexpr std::uint64_t margin_percent = 3;
 
 int fail(int code, const std::string& why) {
@@ -39,19 +39,19 @@ int fail(int code, const std::string& why) {
   return code;
 }
 
-/// GPUMEM_<first> = second, the policy first.
+/// Pairs: GPUMEM_<first> = second. The policy comes first.
 using variables = std::vector<std::pair<std::string, std::string>>;
 
 struct candidate {
   variables set;
   bench::policy_row row;
   bench::compare_figures figures;
-  bool refused = false;                            ///< in the recording itself, within as much memory
-  std::optional<bench::policy_row> within_margin;  ///< the row within less memory, where runs vary
-  bool too_close = false;                          ///< fits, but not with the margin
+  bool refused = false;                            ///< refused a request in the recording with at least this memory
+  std::optional<bench::policy_row> within_margin;  ///< the row with less memory, if runs of it vary
+  bool too_close = false;                          ///< fits, but not within the margin
 
   [[nodiscard]] bool fits() const { return !figures.outcome.oom && !refused && !too_close; }
-  /// As `gpumem_bench --policy` takes it.
+  /// The candidate in the form of `gpumem_bench --policy`.
   [[nodiscard]] std::string name() const {
     std::string text;
     for (const auto& [name, value] : set) {
@@ -65,7 +65,7 @@ struct candidate {
   }
 };
 
-/// Every known policy with its declared variants, and the settings that change memory use or its cost.
+/// Every known policy and its declared variants, and the default policy with settings that change memory use or cost.
 std::vector<variables> choices(const bench::trace& recorded) {
   std::vector<variables> sets;
   for (const policy_entry& each : known_policies()) {
@@ -81,7 +81,7 @@ std::vector<variables> choices(const bench::trace& recorded) {
   return sets;
 }
 
-/// `32.2GiB`: at most one decimal where that is close, and never more than `bytes`.
+/// Formats a limit of at most `bytes`, rounded to one decimal where possible: `32.2GiB`.
 std::string limit_text(std::uint64_t bytes) {
   const std::string exact = exact_bytes(bytes);
   if (bytes < kib || (!exact.ends_with("KiB") && exact.ends_with("B"))) return exact;
@@ -97,7 +97,7 @@ std::string limit_text(std::uint64_t bytes) {
   return exact;
 }
 
-/// Whether the recording was made with this setting, which ran out of memory within no less than `capacity`.
+/// Whether the recording was made with this setting, and ran out of memory there with `capacity` or more.
 bool was_refused(const variables& set, const bench::trace& recorded, std::uint64_t capacity) {
   return !recorded.refusing_policy.empty() && set.front().second == recorded.refusing_policy && capacity != 0 &&
          capacity <= recorded.refused_within_bytes &&
@@ -132,11 +132,11 @@ result<std::vector<candidate>> candidates(const bench::trace& recorded, std::uin
   return rows;
 }
 
-/// Under a capacity, candidates that fit are ordered by time in device calls, those without a plan first. Without a
-/// capacity, candidates are ordered by memory.
+/// Orders candidates, best first: those that fit before others. With a capacity, by time in device calls and for equal
+/// times those without a plan first; without a capacity, by memory.
 bool better(const candidate& lhs, const candidate& rhs, bool capped) {
   const auto key = [capped](const candidate& item) {
-    // Among candidates that do not fit, the one that ran longest comes first.
+    // Candidates that do not fit are ordered by the operations that they completed, most first.
     const std::uint64_t left = item.fits() ? 0 : ~item.figures.outcome.ops;
     const std::uint64_t reserved = item.figures.peak_reserved_bytes;
     const std::uint64_t cost = item.figures.in_device_calls_ns.value_or(0);
@@ -163,7 +163,7 @@ bool same_figures(const candidate& lhs, const candidate& rhs) {
   return key(lhs) == key(rhs);
 }
 
-/// The variables as a shell takes them, before the command.
+/// The variables as shell assignments in front of a command.
 std::string assignments(const candidate& chosen, const std::string& trace) {
   std::string text;
   for (const auto& [name, value] : chosen.set) {
@@ -192,7 +192,7 @@ nlohmann::ordered_json row_of(const candidate& chosen, const bench::trace& recor
           {"set", assignments(chosen, recorded.name)}};
 }
 
-/// `growth, hard_cap`: rows whose figures are the same are one line.
+/// The names of rows with the same figures, which share one line: `growth, hard_cap`.
 std::string with_its_equals(const nlohmann::ordered_json& rows, const std::string& policy) {
   std::string names = policy;
   std::size_t equal_count = 0;
@@ -260,7 +260,7 @@ std::string as_text(const nlohmann::ordered_json& all, const std::string& path) 
   return text;
 }
 
-/// The proof that nothing can fit, if there is one.
+/// The proof that nothing can fit; null if there is none.
 nlohmann::ordered_json proof(const bench::trace& recorded, std::uint64_t capacity) {
   if (capacity == 0 || recorded.peak_live_bytes <= capacity) return nullptr;
   std::uint64_t live = 0;
@@ -297,7 +297,7 @@ status advice_for(const bench::trace& recorded, std::uint64_t capacity, const be
   setup.device.referee = false;
   auto rows = candidates(recorded, capacity, plan);
   if (!rows) return rows.why();
-  set_log_sink([](std::string_view) {});  // the table contains the refusals
+  set_log_sink([](std::string_view) {});  // the table shows the refusals
   const unsigned jobs = std::max(1U, std::thread::hardware_concurrency());
   const status went = bench::run_parallel(rows->size(), jobs, [&](std::size_t index) -> status {
     auto figures = bench::measure_checked(recorded, (*rows)[index].row, setup);
@@ -346,7 +346,7 @@ int advise(const advise_options& options) {
   if (!plan) return fail(1, plan.why().message());
   nlohmann::ordered_json rows;
   if (status done = advice_for(t, capacity, *plan, rows); !done) return fail(1, done.message());
-  // The memory of the recording is its pool's; a limit on the whole process would leave the pool less.
+  // The replay limits the pool alone. A limit on the whole process would leave the pool less memory.
   for (auto& row : rows) {
     if (as_recorded) row["set"] = row["set"].get<std::string>() + " GPUMEM_LIMIT_SCOPE=pool";
   }

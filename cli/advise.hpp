@@ -20,7 +20,7 @@ namespace gpumem::cli {
 
 struct advise_options {
   std::string trace;
-  std::string capacity;  ///< bytes (52GiB) that the program may take; empty: no limit
+  std::string capacity;  ///< memory available to the program (52GiB); empty: no limit
   bool json = false;
 };
 

@@ -12,7 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Least part of the time on a processor: less means a process that was stopped, more only that few others run.
+/// Least share of the time on a processor. A process below it is stopped or sleeps; a busy machine can lower a loop's
+/// share, so this is far below 1.
 constexpr double least_share = 0.1;
 
 std::uint64_t value_of(const fs::path& file, const std::string& name) {
@@ -41,7 +42,7 @@ std::optional<host_activity> activity_of(std::uint64_t pid) {
   if (name_end == std::string::npos) return {};
   std::istringstream words{line.substr(name_end + 1)};
   std::string state;
-  std::uint64_t value[13] = {};  // from the parent's id to the time in the system
+  std::uint64_t value[13] = {};  // fields 4 (ppid) to 16 of /proc/PID/stat
   words >> state;
   for (std::uint64_t& each : value) {
     if (std::int64_t number = 0; words >> number) each = static_cast<std::uint64_t>(number);
@@ -67,7 +68,7 @@ bool busy_wait_detector::only_spun(const seen& before, const seen& after, double
 
 double busy_wait_detector::look(const std::vector<simulated_process>& processes, clock::time_point moment) {
   const double time = std::chrono::duration<double>(moment - since_).count();
-  std::map<std::uint64_t, seen> found;  // a process that executed another program has a record for each
+  std::map<std::uint64_t, seen> found;  // by pid: a process that called exec has several records
   std::uint64_t kernels = 0;
   for (const simulated_process& each : processes) {
     const std::optional<host_activity> host = activity_of(each.record.pid);

@@ -1,5 +1,5 @@
-// A simulated program that waits in a loop for a value which a kernel would write into the host's memory: it uses the
-// processor, calls neither the card nor the kernel of the system, and never ends.
+// Detects a simulated program that loops until a kernel writes a value into host memory. Simulated kernels write
+// nothing, so the program uses the processor, makes no CUDA call and no system call, and never ends.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace gpumem::cli {
 
-/// What a process has done so far, by /proc. All but `cpu_ticks` stands still in a loop that only looks at memory.
+/// Counters of a process from /proc. A loop that only reads memory advances `cpu_ticks` and no other counter.
 struct host_activity {
   std::uint64_t cpu_ticks = 0;
   std::uint64_t page_faults = 0;
@@ -20,15 +20,15 @@ struct host_activity {
   std::uint64_t sleeps = 0;  ///< of all threads
 };
 
-/// Empty: the process has ended, or cannot be looked at.
+/// Empty if the process has ended or cannot be read.
 std::optional<host_activity> activity_of(std::uint64_t pid);
 
 class busy_wait_detector {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// Looks at the records and their processes. Returns for how many seconds every live process with a record has only
-  /// used the processor, of which at least one has launched kernels; 0: one of them does something else.
+  /// Reads the counters of every live process. Returns the seconds for which all of them have done nothing but use
+  /// the processor. 0 if any did something else, or if no process has launched a kernel.
   double look(const std::vector<simulated_process>& processes, clock::time_point moment = clock::now());
 
  private:
@@ -36,7 +36,7 @@ class busy_wait_detector {
     std::uint64_t record = 0;
     host_activity host;
   };
-  /// Whether it is as it was, but for its use of the processor.
+  /// Whether the process used the processor for these seconds and did nothing else.
   static bool only_spun(const seen& before, const seen& after, double seconds);
 
   clock::time_point since_ = clock::now();

@@ -1,6 +1,6 @@
-// The framework's own allocator is the row `native`. If the card would have held the memory that it reserved on a card
-// with ample room, that is the figure. With less memory it would have released cached segments; the policy `caching`,
-// which works like PyTorch's allocator, gives the figure then.
+// The row `native` is the framework's own allocator. If the card holds the peak that the run reserved on a card with
+// ample memory, the row shows that peak. On a smaller card the allocator would release cached segments, so the row
+// shows a replay of the policy `caching`, which works like PyTorch's allocator.
 #include "card_predictions.hpp"
 
 #include <algorithm>
@@ -30,9 +30,9 @@ json native_row(const recording& recorded, std::uint64_t budget, const json& adv
           {"by", "replay of caching"}};
 }
 
-/// The rows of `advise` within the rest of a capacity, with the memory outside in their peaks.
+/// Fills `advice` with the rows of `advise` within `rest` bytes, and adds `recorded.outside_bytes` to their peaks.
 status advice_within(const recording& recorded, std::uint64_t rest, const bench::own_plan& plan, json& advice) {
-  const bool any = rest >= one_segment;  // otherwise a replay of the least limit names the rows
+  const bool any = rest >= one_segment;  // otherwise a replay with the least limit only names the rows
   if (status done = advice_for(recorded.trace, std::max(rest, one_segment), plan, advice); !done) return done;
   for (json& row : advice) {
     if (!any) row["fits"] = false;
@@ -41,8 +41,8 @@ status advice_within(const recording& recorded, std::uint64_t rest, const bench:
   return {};
 }
 
-/// The variables of a row as the program needs them: PyTorch turns to gpumem by GPUMEM_TORCH. Elsewhere the limit has
-/// to be on gpumem's pool, as in the replay; the default of a preloaded program is the whole process.
+/// The variables to set for a row. PyTorch uses gpumem if GPUMEM_TORCH is set. Other programs are preloaded: there a
+/// limit covers the whole process by default, so GPUMEM_LIMIT_SCOPE=pool makes it a limit of the pool, as replayed.
 std::string settings_of(const recording& recorded, const json& row) {
   const auto set = row["set"].get<std::string>();
   return recorded.by_torch ? "GPUMEM_TORCH=1 " + set : set + " GPUMEM_LIMIT_SCOPE=pool";

@@ -15,13 +15,13 @@ struct capacity {
   std::uint64_t bytes = 0;
 };
 
-/// What is left of a card's memory beside `taken` bytes.
+/// The card's memory less `taken` bytes; 0 if `taken` is larger.
 inline std::uint64_t rest_of(const capacity& card, std::uint64_t taken) {
   return card.bytes - (taken < card.bytes ? taken : card.bytes);
 }
 
-/// Replays every policy within each capacity, less the context: one row each, those of a capacity together, `native`
-/// first and then the cheapest. Keys: capacity, capacity_bytes, policy, fits, peak_reserved_bytes, settings, by.
+/// Replays every policy within each capacity less the context. Adds one row for each, grouped by capacity: `native`
+/// first, then the cheapest. Keys: capacity, capacity_bytes, policy, fits, peak_reserved_bytes, settings, by.
 status predict_all(const recording& recorded, const std::vector<capacity>& capacities, std::uint64_t context_bytes,
                    nlohmann::ordered_json& predictions);
 

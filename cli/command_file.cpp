@@ -19,7 +19,7 @@
 namespace gpumem::cli {
 namespace {
 
-/// True if the file can be executed; otherwise, if it exists, `refusal` is the reason for status 126.
+/// Whether the file can be executed. If it exists but cannot, sets `refusal` to the reason for status 126.
 bool can_run(const std::string& path, std::string& refusal) {
   struct stat s {};
   if (::stat(path.c_str(), &s) != 0) {
@@ -37,7 +37,7 @@ bool can_run(const std::string& path, std::string& refusal) {
   return true;
 }
 
-/// Without a program header for an interpreter, no loader can preload.
+/// Whether the file has no program header for an interpreter, so that no loader can preload a library into it.
 bool is_static(const std::string& path) {
   std::ifstream file{path, std::ios::binary};
   Elf64_Ehdr header{};

@@ -1,4 +1,4 @@
-// Finds the file of a command as a shell does, and checks whether the loader can preload a library into it.
+// Finds a command's file as a shell does, and checks whether the loader can preload a library into it.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct command_file {
   std::string path;
   int exit_status = 0;     ///< `not_found` or `not_executable` if it cannot be run
   std::string why;         ///< the reason for the exit status
-  std::string no_preload;  ///< the reason if nothing can be preloaded; empty otherwise
+  std::string no_preload;  ///< why no library can be preloaded; empty if one can
 };
 
 [[nodiscard]] command_file find_command(const std::string& name);

@@ -25,7 +25,7 @@ int fail(int code, const std::string& why) {
 
 struct timed_read {
   result<bench::trace> recorded{status{errc::invalid_argument, "not read"}};
-  double seconds = 0;  ///< processor time, the least of several readings
+  double seconds = 0;  ///< processor time of the fastest of several readings
 };
 
 timed_read read_timed(const std::string& path, int times) {
@@ -41,7 +41,7 @@ timed_read read_timed(const std::string& path, int times) {
 
 bool same(const bench::trace& lhs, const bench::trace& rhs) {
   const auto same_op = [](const bench::trace_op& left, const bench::trace_op& right) {
-    // CSV has microseconds.
+    // CSV stores microseconds.
     return left.time_ns / 1000 == right.time_ns / 1000 && left.bytes == right.bytes && left.slot == right.slot &&
            left.stream == right.stream && left.kind == right.kind;
   };

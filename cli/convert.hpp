@@ -1,4 +1,4 @@
-// `gpumem convert`: converts a recording, and reads it back to compare before it counts as written.
+// `gpumem convert`: converts a recording, and reads the result back to compare the two.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace gpumem::cli {
 struct convert_options {
   std::string input;
   std::string output;
-  bool json = false;  ///< sizes and reading times of both files
+  bool json = false;  ///< prints sizes and reading times of both files
 };
 
 /// Adds the subcommand; its arguments go into `options`.

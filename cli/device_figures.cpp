@@ -34,7 +34,7 @@ const char* name_of(memory_source source) {
   return names.at(static_cast<std::size_t>(source));
 }
 
-/// Says where the memory figures of a card come from, if not from NVML.
+/// Names the source of a card's memory figures, if it is not NVML.
 std::string source_line(const json& card) {
   const std::string source = card["memory_source"];
   std::string_view text;
@@ -44,7 +44,7 @@ std::string source_line(const json& card) {
   return text.empty() ? "" : fmt::format("GPU {}: {}\n", card["index"].dump(), text);
 }
 
-/// Programs that hold a lease on the card.
+/// The number of programs that hold a lease on the card.
 std::size_t leases_on(std::string_view uuid, const std::vector<card_claim>& claims) {
   return static_cast<std::size_t>(std::count_if(claims.begin(), claims.end(), [&](const card_claim& each) {
     return each.place && each.uuid == bare_uuid(uuid);
@@ -80,7 +80,7 @@ status device_figures(json& figures) {
   result<std::vector<gpu_usage>> usage = gpu_usage_now();
   if (!usage) return usage.why();
   settings options;
-  static_cast<void>(options.apply(process_environment()).ok());  // a bad setting of another kind does not matter here
+  static_cast<void>(options.apply(process_environment()).ok());  // other settings may be bad: they are not used here
   measure_cards(*usage, options.shared_folder);
   const result<std::vector<card_claim>> claims = claim_table::look(options.shared_folder);
   if (!claims) log_line("leases are not known: " + claims.why().message());

@@ -14,10 +14,10 @@ namespace gpumem::cli {
 /// around it.)
 status device_figures(nlohmann::json& figures);
 
-/// Whether the driver itself can limit processes: an MPS control daemon runs where clients look for it.
+/// Whether the driver itself can limit processes, which needs an MPS control daemon in the folder that clients use.
 nlohmann::json mps_figures();
 
-/// The command of a pid, as far as this user may see it.
+/// The command of a process; empty if this user may not see it.
 std::string command_of(unsigned pid);
 
 /// The user of a process, by name if possible; empty if the process does not exist.

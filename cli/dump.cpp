@@ -1,5 +1,5 @@
-// The process writes into a file that has no name, which is then converted. So neither side keeps a whole dump in
-// memory, and a dump that fails leaves nothing behind.
+// The process writes into an unnamed file, which this program then converts. So neither side holds a whole dump in
+// memory, and a failed dump leaves no file behind.
 #include "dump.hpp"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ namespace {
 
 constexpr std::string_view snapshot_suffix = ".pickle";
 
-/// A file without a name, on the disk of the output if that is possible.
+/// Opens an unnamed file, on the output's file system if possible.
 owned_fd open_scratch(const std::string& output) {
   const std::filesystem::path folder = std::filesystem::path{output}.parent_path();
   owned_fd file{::open(folder.empty() ? "." : folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)};
@@ -46,7 +46,7 @@ status not_written(const std::string& path, std::string_view why) {
                                          printable(path, PATH_MAX), why)};
 }
 
-/// The lines of a file from its begin.
+/// Reads the lines of a file from its beginning.
 class line_reader {
  public:
   explicit line_reader(owned_fd file) : file_{::fdopen(file.get(), "r"), &std::fclose} {
@@ -57,7 +57,7 @@ class line_reader {
   ~line_reader() { std::free(line_); }  // NOLINT(cppcoreguidelines-no-malloc): getline's
   line_reader(const line_reader&) = delete;
   line_reader& operator=(const line_reader&) = delete;
-  /// With its end; nothing at the end of the file.
+  /// The next line with its newline; nothing at the end of the file.
   std::optional<std::string_view> next() {
     const ssize_t length = file_ != nullptr ? ::getline(&line_, &room_, file_.get()) : -1;
     if (length < 0) return std::nullopt;
@@ -76,7 +76,7 @@ std::optional<std::uint64_t> number_of(std::string_view text, int base = 10) {
   return error == std::errc{} && end == text.data() + text.size() ? std::optional{value} : std::nullopt;
 }
 
-/// `00:00:01:500000` in microseconds.
+/// Parses `00:00:01:500000` into microseconds.
 std::optional<std::uint64_t> time_of(std::string_view text) {
   std::uint64_t us = 0;
   for (const std::uint64_t factor : {60U, 60U, 1'000'000U, 0U}) {
@@ -89,7 +89,7 @@ std::optional<std::uint64_t> time_of(std::string_view text) {
   return us;
 }
 
-/// A row of a dump; `thread` 0 means a block from before the events.
+/// A row of a dump. `thread` 0: the block was live before the first event.
 struct read_row {
   std::uint64_t thread = 0;
   dumped_row row;
@@ -182,7 +182,7 @@ status write_snapshot(line_reader& lines, const std::string& output) {
 }
 
 status print_lines(line_reader& lines) {
-  while (const auto line = lines.next()) fmt::print("{}", *line);  // main reports what cannot be written
+  while (const auto line = lines.next()) fmt::print("{}", *line);  // main reports write errors
   return {};
 }
 

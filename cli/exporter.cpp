@@ -1,4 +1,5 @@
-// prometheus-cpp serves HTTP from threads of its own; the look runs in a process of its own (look_process.hpp).
+// prometheus-cpp serves HTTP on its own threads. Each look at the machine runs in a separate process
+// (look_process.hpp).
 #include "exporter.hpp"
 
 #include <fmt/format.h>
@@ -23,7 +24,7 @@
 namespace gpumem::cli {
 namespace {
 
-/// A look for each scrape. Scrapes at the same time take turns.
+/// Looks at the machine for each scrape. Concurrent scrapes take turns.
 class machine_metrics final : public prometheus::Collectable {
  public:
   [[nodiscard]] std::vector<prometheus::MetricFamily> Collect() const override {
@@ -49,7 +50,7 @@ class machine_metrics final : public prometheus::Collectable {
  private:
   mutable std::mutex mutex_;
   mutable look_process process_;
-  mutable bool failing_ = false;  ///< whether the line about it is printed
+  mutable bool failing_ = false;  ///< the last look failed, and a line said so
 };
 
 int fail(const std::string& why) {
@@ -57,9 +58,9 @@ int fail(const std::string& why) {
   return 2;
 }
 
-/// The library's server, or empty if it cannot listen.
+/// Starts the library's server. Null if it cannot listen.
 std::unique_ptr<prometheus::Exposer> serve(const std::string& address) {
-  // A client that sends nothing must not keep one of the threads.
+  // A client that sends nothing must not occupy a thread for ever.
   const std::vector<std::string> server_options{"listening_ports",    address, "num_threads", "4",
                                                 "request_timeout_ms", "5000"};
   try {

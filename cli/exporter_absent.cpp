@@ -1,4 +1,4 @@
-// In place of metrics.cpp and exporter.cpp where the build has no prometheus-cpp.
+// Replaces metrics.cpp and exporter.cpp in builds without prometheus-cpp.
 #include "exporter.hpp"
 #include "job_rank.hpp"
 #include "print_error.hpp"

@@ -1,6 +1,6 @@
-// The cards of `simulate --card list`, from the smallest memory on. A card whose memory is less than what was live at
-// the peak holds the program under no policy, and one with room for what the framework's allocator reserved holds it as
-// it is: only the cards between need replays.
+// Tries the cards of `simulate --card list` from the smallest on. A card smaller than the peak of live memory cannot
+// hold the program under any policy. A card with room for the framework's own peak of reserved memory holds it
+// unchanged. Only the cards between these two need replays.
 #include "fit.hpp"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-/// Cards of equal memory are one capacity. In order of memory.
+/// The capacities of all cards in ascending order; cards of equal memory share one.
 std::vector<capacity> capacities_of_cards() {
   std::map<std::uint64_t, std::string> names;
   for (const simcuda::card_profile& card : simcuda::card_profiles()) {
@@ -38,8 +38,8 @@ bool follows_a_plan(const json& row) {
   return row["settings"].get<std::string>().find("GPUMEM_PLAN=") != std::string::npos;
 }
 
-/// The row of one capacity that asks least of the user: the framework's own allocator, then the cheapest policy, and
-/// last what needs a plan. `rows` are not empty.
+/// The row of one capacity that needs the least work from the user: the framework's own allocator, then the cheapest
+/// policy, last one that needs a plan. Requires that `rows` is not empty.
 json best_of(const json& rows) {
   for (const bool planned : {false, true}) {
     for (const json& row : rows) {
@@ -86,7 +86,7 @@ std::string words_of(const std::vector<std::string>& command) {
   return text;
 }
 
-/// One sentence, without its end.
+/// One sentence without its full stop.
 std::string verdict_of(const prediction_run& run, const fit_options& options, const json& rows) {
   const std::string program = words_of(options.command);
   const auto smallest = std::find_if(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });

@@ -1,4 +1,4 @@
-// `gpumem fit`: runs a program once on a simulated card with ample memory, then names the smallest card that holds it.
+// `gpumem fit`: runs a program once on a simulated card with ample memory, and names the smallest card that holds it.
 #pragma once
 
 #include "recorded_run.hpp"
@@ -15,7 +15,7 @@ struct fit_options : recorded_run_options {
 
 CLI::App* add_fit_command(CLI::App& app, fit_options& options);
 
-/// Exit status: as of `predict`.
+/// Exit status: as for `predict`.
 int fit(const fit_options& options);
 
 }  // namespace gpumem::cli

@@ -22,7 +22,7 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   return file >> value ? std::optional{value} : std::nullopt;  // `max` is none
 }
 
-/// The value behind `key` in a file of lines `key value`.
+/// The value of `key` in a file of lines `key value`.
 std::uint64_t value_of(const std::string& path, const std::string& key) {
   std::ifstream file{path};
   std::string name;
@@ -90,7 +90,7 @@ void host_memory::look_at_host() {
   read_control_group();
 }
 
-/// A container sees its own control group at the root.
+/// Applies the control group's limit, if it has one. In a container the own group is the root of the hierarchy.
 void host_memory::read_control_group() {
   const std::string group = root_ + "/sys/fs/cgroup/";
   const std::optional<std::uint64_t> most = number_in(group + "memory.max");

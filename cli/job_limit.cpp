@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view limit_variable = "GPUMEM_LIMIT";
 
-/// GPUMEM_LIMIT_1 and the like: the ordinal, and the value.
+/// The variables GPUMEM_LIMIT_<ordinal> as pairs of ordinal and value.
 std::vector<std::pair<std::string, std::string>> limits_of_cards() {
   std::vector<std::pair<std::string, std::string>> limits;
   for (const auto& [name, value] : process_environment()) {

@@ -5,9 +5,9 @@
 
 namespace gpumem::cli {
 
-/// Sets the variables by which the processes of the command meet in one ledger for each card, if `with` has a limit and
-/// neither a group nor an outer `gpumem run` covers them already. `bad_setting` if the shared folder cannot be used.
-/// Removes its ledgers at the end, and those that ended runs left.
+/// Sets the variables that make the command's processes share one ledger for each card. Does nothing if there is no
+/// limit, with `each_process`, or if a group or an outer `gpumem run` already shares one. `ready` is `bad_setting` if
+/// the shared folder cannot be used. The destructor removes its ledgers, and those that earlier runs left behind.
 class job_limit {
  public:
   explicit job_limit(const settings& config, bool each_process);

@@ -1,8 +1,8 @@
 // The keeper is a subreaper: descendants whose parents end become its children, so it can wait for the last one.
 //
-// Two pipes connect it with `gpumem run`. It reports the command's pid, the outcome of exec and the wait status. The
-// other pipe closes when `gpumem run` has taken the status, or has died; in the second case the keeper ends the
-// command.
+// Two pipes connect it with `gpumem run`. On the first the keeper reports the command's pid, the result of exec and the
+// wait status. The second closes when `gpumem run` has read the status or has died; if it has died, the keeper kills
+// the command.
 #include "keeper.hpp"
 
 #include <fcntl.h>
@@ -44,7 +44,7 @@ std::optional<int> receive_word(int fd) noexcept {
   return got == sizeof word ? std::optional{word} : std::nullopt;
 }
 
-/// Leaves the terminal, pipes of the shell and other files to the command.
+/// Closes inherited files, so that the keeper does not keep the terminal or a pipe of the shell open.
 void close_all_but(std::vector<int> kept) {
   const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
@@ -65,7 +65,7 @@ int wait_status_of(const siginfo_t& info) noexcept {
   return info.si_status | (info.si_code == CLD_DUMPED ? WCOREFLAG : 0);
 }
 
-/// Reaps other children; true if the command has ended, which stays unreaped so that its pid keeps its meaning.
+/// Whether the command has ended. Reaps all other children, but not the command, so that its pid is not reused.
 bool has_ended(pid_t command, siginfo_t& info) noexcept {
   for (;;) {
     info = {};
@@ -75,7 +75,7 @@ bool has_ended(pid_t command, siginfo_t& info) noexcept {
   }
 }
 
-/// Waits for the command, and ends it if `gpumem run` dies first.
+/// Waits for the command, and kills it if `gpumem run` dies first.
 siginfo_t await_command(pid_t command, int run_lives, int signals) noexcept {
   siginfo_t info{};
   bool killed = false;
@@ -92,7 +92,7 @@ siginfo_t await_command(pid_t command, int run_lives, int signals) noexcept {
   return info;
 }
 
-/// All signals are blocked here; the command gets the mask `before`.
+/// The keeper's process. Requires that all signals are blocked; the command gets the mask `before`.
 [[noreturn]] void keep(const std::string& path, char* const* words, const sigset_t& before, const kept_status& status,
                        held_claims& claims, int report, int run_lives) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -115,9 +115,9 @@ siginfo_t await_command(pid_t command, int run_lives, int signals) noexcept {
   send_word(report, receive_word(exec_report->reader.get()).value_or(0));
   close_all_but({report, run_lives, signals.get(), claims.descriptor()});
   const siginfo_t info = await_command(command, run_lives, signals.get());
-  claims.set_keeper(self, self);  // the pid of `gpumem run` may soon be another process's
+  claims.set_keeper(self, self);  // `gpumem run` is about to end, and its pid may be reused
   send_word(report, wait_status_of(info));
-  receive_word(run_lives);  // until it no longer passes signals on
+  receive_word(run_lives);  // returns when `gpumem run` no longer passes signals on
   ::close(report);
   while (::wait(nullptr) > 0 || errno == EINTR) {
   }
@@ -148,7 +148,7 @@ ended run_kept(const std::string& path, const std::vector<std::string>& words, h
   ended how{.exec_errno = keeper > 0 ? 0 : errno};
   report->writer = owned_fd{};
   lives->reader = owned_fd{};
-  claims = held_claims{};  // the keeper's from here on
+  claims = held_claims{};  // only the keeper holds them from here on
   const int from_keeper = report->reader.get();
   const pid_t command = keeper > 0 ? receive_word(from_keeper).value_or(-1) : -1;
   if (command > 0) pass_signals_to(command);

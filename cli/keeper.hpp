@@ -1,5 +1,5 @@
-// Runs the command under a keeper: a process between `gpumem run` and the command that keeps the leases until the last
-// descendant of the command has ended, whatever descriptors they close.
+// Runs the command under a keeper: a process between `gpumem run` and the command. It holds the leases until the last
+// descendant of the command has ended, even if descendants close inherited descriptors.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace gpumem::cli {
 
-/// As `run_child`; returns when the command ends. The keeper has the terminal's process group and none of this
+/// Like `run_child`; returns when the command ends. The keeper stays in the terminal's process group and closes this
 /// process's files.
 ended run_kept(const std::string& path, const std::vector<std::string>& words, held_claims& claims);
 

@@ -1,11 +1,11 @@
-// Keeps the status of this program's children, which the kernel drops if the parent left SIGCHLD ignored.
+// Makes the exit status of children available: the kernel drops it if this program inherited an ignored SIGCHLD.
 #pragma once
 
 #include <csignal>
 
 namespace gpumem::cli {
 
-/// SIGCHLD has its default action from here on. A child gets the inherited one back by `restore`.
+/// The constructor sets SIGCHLD to its default action; a child calls `restore` to get the inherited action back.
 class kept_status {
  public:
   kept_status() noexcept {

@@ -25,7 +25,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-/// The processes of the claim's program. A keeper is left out: it ends with the others.
+/// The processes of the claim's program, without its keeper, which ends with them.
 std::vector<int> holders_of(const card_claim& claim, const std::vector<int>& processes) {
   std::vector<int> holders;
   if (claim.pid_space == 0 || claim.pid_space != own_pid_space()) return holders;
@@ -35,7 +35,7 @@ std::vector<int> holders_of(const card_claim& claim, const std::vector<int>& pro
   return holders;
 }
 
-/// In ascending order.
+/// The pids of all processes, in ascending order.
 std::vector<int> all_processes() {
   std::vector<int> processes;
   std::error_code ignored;

@@ -9,9 +9,9 @@
 
 namespace gpumem::cli {
 
-/// One row per lease, by card and place: `uuid` of the card without prefix, `place` (null for a program with a claim on
-/// a named card), `room_bytes` promised to the program (null if unknown), `waiting` if it still waits for the room, and
-/// `holders`, the program's processes in this PID namespace: `pid`, `user`, `command`.
+/// Fills `leases` with one row per lease, sorted by card and place. Keys: `uuid` of the card without prefix; `place`,
+/// null for a claim on a named card; `room_bytes` promised to the program, null if unknown; `waiting`, whether the
+/// program still waits for them; `holders`, its processes in this PID namespace with `pid`, `user`, `command`.
 status leases_now(nlohmann::json& leases);
 
 /// Exit status: 0; 1 if the process cannot be ended; 2 if it holds no lease, or the table cannot be trusted.

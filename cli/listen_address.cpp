@@ -21,7 +21,7 @@ status refused(const std::string& text, const std::string& why) {
                                          text.empty() ? "''" : printable(text), why)};
 }
 
-/// 0, or the errno of a socket that cannot listen there. The server's library reports none.
+/// Tries to listen on the address. Returns 0 or the errno, which the server's library does not report.
 int listen_once(const addrinfo& where) {
   const int fd = ::socket(where.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;

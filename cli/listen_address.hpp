@@ -7,8 +7,8 @@
 
 namespace gpumem::cli {
 
-/// `ADDRESS:PORT` with a numeric IPv4 address, for a text with an address or a host's name. Port 0 is any free one.
-/// `bad_setting` for any other text, and if this program cannot listen there now.
+/// Resolves `ADDRESS:PORT` or `HOST:PORT` to a numeric IPv4 address and port. Port 0 means any free port.
+/// `bad_setting` for any other text, or if this program cannot listen there.
 result<std::string> listen_address(const std::string& text);
 
 }  // namespace gpumem::cli

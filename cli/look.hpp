@@ -10,10 +10,10 @@ namespace gpumem::cli {
 struct look {
   nlohmann::json devices;
   nlohmann::json served;
-  std::string problem;  ///< why there are no devices
+  std::string problem;  ///< why `devices` is empty
 };
 
-/// Asks NVML and every served process. May fork (unmeasured_cards.hpp), so it needs a program with one thread.
+/// Queries NVML and every served process. May fork (unmeasured_cards.hpp), so it requires a single-threaded program.
 look look_now();
 
 /// The JSON of `top --json`, as cli/README.md describes it.

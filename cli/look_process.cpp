@@ -26,7 +26,7 @@ using clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds time_limit{30};
 constexpr std::chrono::milliseconds between_checks{200};
 
-/// Returns 0 or the error number. The child leads a process group and has the signals of a program just started.
+/// Starts the child. Returns 0 or the error number. The child leads its own process group and has default signals.
 int start(int output, pid_t& child) {
   std::array<std::string, 4> words{"gpumem", "top", "--once", "--json"};
   std::array<char*, 5> arguments{words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
@@ -51,7 +51,7 @@ int start(int output, pid_t& child) {
   return error;
 }
 
-/// Appends what arrives until the other end is closed. False if `stopped` or the time limit comes first.
+/// Appends the pipe's contents to `text` until the other end closes. False if `stopped` is set or time runs out first.
 bool read_all(int fd, const std::atomic<bool>& stopped, std::string& text) {
   const clock::time_point deadline = clock::now() + time_limit;
   for (;;) {

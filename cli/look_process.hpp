@@ -1,5 +1,5 @@
-// Looks at the machine in a process of its own: NVML can hang, and a look may fork, which a program with threads must
-// not do.
+// Looks at the machine in a separate process, because NVML can hang, and because a look may fork, which a program with
+// threads must not do.
 #pragma once
 
 #include <atomic>
@@ -11,11 +11,11 @@ namespace gpumem::cli {
 
 class look_process {
  public:
-  /// Runs this program as `gpumem top --once --json` and stores the printed JSON in `answer`. Kills it after 30 s, or
-  /// once `stop` was called. One call at a time.
+  /// Runs `gpumem top --once --json` and stores the JSON that it prints in `answer`. Kills it after 30 s or when `stop`
+  /// is called. One call at a time.
   status run(nlohmann::json& answer);
 
-  /// Ends the present run, and every later one at its begin. Any thread.
+  /// Ends the current `run`, and makes later ones end at once. Any thread.
   void stop() noexcept { stopped_ = true; }
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
 

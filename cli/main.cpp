@@ -1,5 +1,5 @@
-// The program `gpumem`. Exit status: 0; 1 if a requirement is missing; 2 for a usage error, in one line that says what
-// was expected; `run` passes on the command's own status.
+// The program `gpumem`. Exit status: 0; 1 if a requirement is missing; 2 for a usage error, with one line that names
+// the expected form. `run` passes on the command's own status.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -28,7 +28,8 @@ namespace {
 
 using namespace gpumem;
 
-/// A descriptor that is closed would be the number of the next file, into which lines would then go.
+/// Opens standard descriptors that are closed. Otherwise the next opened file would get such a number, and output lines
+/// would go into it.
 void open_standard_descriptors() {
   int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);

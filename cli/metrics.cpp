@@ -22,7 +22,7 @@ constexpr std::size_t longest_label = 128;
 /// Keeps the families in the order of their first samples.
 class family_list {
  public:
-  /// Adds a sample unless `figure` is null, or the family has one with these labels already: Prometheus refuses both.
+  /// Adds a sample. Skips a null `figure` and a second sample with the same labels: Prometheus accepts neither.
   void add(const char* name, const char* help, const json& figure, labels identity, double factor = 1,
            MetricType type = MetricType::Gauge) {
     if (figure.is_null()) return;

@@ -9,8 +9,8 @@
 
 namespace gpumem::cli {
 
-/// The metrics of a look, given as `top --json` prints it; only families that have a sample. Figures that are null have
-/// none. Label values are printable ASCII, and no family has two samples with the same labels.
+/// The metrics of a look; `shown` is the JSON of `top --json`. Figures that are null have no sample, and families
+/// without a sample are left out. Label values are printable ASCII. Labels are unique within a family.
 std::vector<prometheus::MetricFamily> metric_families(const nlohmann::json& shown);
 
 /// The single sample of an exporter whose look failed.

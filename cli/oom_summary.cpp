@@ -35,7 +35,7 @@ oom_summary::oom_summary(const settings& config) : path_{config.oom_file_path} {
   if (!folder) return;
   path_ = fmt::format("{}/oom-{}", *folder, ::getpid());
   own_ = true;
-  ::unlink(path_.c_str());  // left by an earlier process with this pid
+  ::unlink(path_.c_str());  // an earlier process with this pid may have left one
   ::setenv("GPUMEM_OOM_FILE", path_.c_str(), 1);
 }
 

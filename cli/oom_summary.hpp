@@ -9,19 +9,19 @@ namespace gpumem::cli {
 
 class oom_summary {
  public:
-  /// Sets GPUMEM_OOM_FILE for the command, unless `config` has one. Without a folder for the file there is no summary.
+  /// Sets GPUMEM_OOM_FILE for the command, unless `config` names a file. Without a folder for it, prints no summary.
   explicit oom_summary(const settings& config);
   ~oom_summary();
   oom_summary(const oom_summary&) = delete;
   oom_summary& operator=(const oom_summary&) = delete;
 
-  /// Prints the summary on stderr, if a request failed.
+  /// Prints the summary on stderr if a request failed.
   void print() const;
 
  private:
   std::string path_;
   bool own_ = false;
-  std::size_t skipped_bytes_ = 0;  ///< bytes of an existing file to skip
+  std::size_t skipped_bytes_ = 0;  ///< length of the file before the command began
 };
 
 }  // namespace gpumem::cli

@@ -42,7 +42,7 @@ constexpr setting_option setting_options[] = {
     {"--group-limit", "group_limit", "L", "the group's budget on each card (GPUMEM_GROUP_LIMIT)"},
 };
 
-/// A number in plain digits, and the text after it.
+/// Reads a number in plain digits and sets `rest` to the text after it.
 std::optional<double> read_seconds(std::string_view text, std::string_view* rest) {
   double value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
@@ -62,13 +62,13 @@ status read_interval(const std::string& text, double& seconds) {
   return {};
 }
 
-/// As `read_time`; without a value, no limit.
+/// Like `read_time`; an option without a value means no limit.
 status read_wait(const std::string& text, std::optional<double>& wait_s) {
   wait_s = std::numeric_limits<double>::infinity();
   return text.empty() ? status{} : read_time(text, "--wait", *wait_s);
 }
 
-/// Every subcommand with its options, and the texts to interpret after the parse.
+/// Declares every subcommand with its options, and holds the texts to interpret after the parse.
 struct command_line {
   CLI::App app{"Gives programs GPUs and limits, and shows who uses them.", "gpumem"};
   std::vector<std::string> settings = std::vector<std::string>(std::size(setting_options));

@@ -20,15 +20,15 @@
 
 namespace gpumem::cli {
 
-/// `30`, `30s`, `10m`, `2h` of an option, in seconds.
+/// Parses an option's `30`, `30s`, `10m` or `2h` into seconds.
 status read_time(const std::string& text, const char* option, double& seconds);
 
 struct run_options {
-  /// Options of the table in src/base/options.def as given, by name in small letters.
+  /// The given options of src/base/options.def: name in small letters, and value.
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<std::string> command;
-  bool limit_each = false;       ///< the limit is on each process, and not on all of them together
-  std::optional<double> wait_s;  ///< the longest wait for a card with room; infinite: no limit
+  bool limit_each = false;       ///< the limit applies to each process instead of all together
+  std::optional<double> wait_s;  ///< longest wait for a card with room; infinite: no limit
 };
 
 struct devices_options {
@@ -40,12 +40,12 @@ struct top_options {
   bool once = false;
   bool json = false;
   bool prometheus = false;
-  std::string output;  ///< of `prometheus`; empty: standard output
+  std::string output;  ///< the file of `prometheus`; empty: standard output
 };
 
 struct lease_options {
   bool json = false;
-  int end = 0;  ///< a pid; 0: none
+  int end = 0;  ///< pid of the process to end; 0: none
 };
 
 enum class command : std::uint8_t {
@@ -81,7 +81,7 @@ struct options {
   exporter_options exporter;
 };
 
-/// Returns a text for help or version; `bad_setting` is one line for status 2.
+/// Returns the text to print for --help or --version. `bad_setting` has a line to print; the exit status is then 2.
 result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& options);
 
 }  // namespace gpumem::cli

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// 0, or the errno of a file that cannot be made at `path`.
+/// Creates a file at `path` and removes it. Returns 0 or the errno.
 int make_and_remove(const std::string& path) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) return errno;
@@ -39,7 +39,7 @@ status check_output_file(const std::string& path, const char* option, bool repla
     why = EISDIR;
   } else if (!fs::exists(kind)) {
     why = make_and_remove(path);
-  } else {  // opening it could end what reads from a pipe
+  } else {  // not opened: on closing it a pipe's reader would see the end of its input
     const std::string folder = fs::path{path}.has_parent_path() ? fs::path{path}.parent_path().string() : ".";
     if (::access(path.c_str(), W_OK) != 0 || (replaced && ::access(folder.c_str(), W_OK | X_OK) != 0)) why = errno;
   }

@@ -1,4 +1,4 @@
-// Checks a file of the result before the program runs, which may take hours.
+// Checks that a result file can be written before the program runs, which may take hours.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace gpumem::cli {
 
-/// `replaced`: the file is removed and made again, so it has to be a regular one. Changes nothing.
+/// Changes nothing. `replaced`: the file will be removed and created again, so it must be a regular file.
 status check_output_file(const std::string& path, const char* option, bool replaced = false);
 
 }  // namespace gpumem::cli

@@ -20,7 +20,7 @@ std::vector<const CLI::Option*> options_of(const CLI::App& app) {
   return app.get_options([](const CLI::Option* option) { return !option->get_group().empty(); });
 }
 
-/// The program's own options, if they may also follow the subcommand.
+/// The program's own options, if they may follow the subcommand.
 std::vector<const CLI::Option*> options_of_all(const CLI::App& app) {
   std::vector<const CLI::Option*> options;
   if (!app.get_fallthrough() || app.get_parent() == nullptr) return options;

@@ -11,8 +11,8 @@ class App;
 
 namespace gpumem::cli {
 
-/// gpumem.1, a page for each subcommand (gpumem-run.1), gpumem.bash and _gpumem, into a folder that exists; of
-/// gpumem_bench likewise.
+/// Writes gpumem.1, a page for each subcommand (gpumem-run.1), gpumem.bash and _gpumem into an existing folder. Does
+/// the same for gpumem_bench.
 status write_pages(const CLI::App& app, const std::string& version, const std::string& folder);
 
 }  // namespace gpumem::cli

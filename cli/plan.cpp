@@ -1,4 +1,4 @@
-// Both modes print the same line: the problem, the height, the lower bound and the time.
+// Both modes print one line: the problem, the height, the lower bound and the time.
 #include "plan.hpp"
 
 #include <fmt/format.h>

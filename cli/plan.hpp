@@ -1,4 +1,4 @@
-// `gpumem plan`: offline placement, of a trace's step for the policy `planned`, or of a static problem.
+// `gpumem plan`: computes an offline placement of a trace's step (for the policy `planned`) or of a static problem.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ result<std::vector<capacity>> capacities_of(const predict_options& options) {
   return capacities;
 }
 
-/// How to make the file that GPUMEM_PLAN names; empty if no row that fits follows a plan.
+/// Explains how to create the file for GPUMEM_PLAN; empty if no row that fits follows a plan.
 std::string plan_text(const json& rows, const std::string& trace) {
   const bool planned = std::any_of(rows.begin(), rows.end(), [](const json& row) {
     return row["fits"].get<bool>() && row["settings"].get<std::string>().find("GPUMEM_PLAN=") != std::string::npos;

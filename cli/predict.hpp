@@ -1,4 +1,4 @@
-// `gpumem predict`: runs a program once on a card with ample memory, then says which cards and policies would hold it.
+// `gpumem predict`: runs a program once on a card with ample memory, and names the cards and policies that can hold it.
 #pragma once
 
 #include <string>

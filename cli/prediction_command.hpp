@@ -1,4 +1,4 @@
-// What the commands `predict` and `fit` share: options, the run, exit statuses, the common figures of their JSON.
+// Shared by the commands `predict` and `fit`: options, the run, exit statuses, common figures of their JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -24,13 +24,14 @@ struct prediction_run {
 
 void add_recorded_run_options(CLI::App& app, recorded_run_options& options);
 
-/// Prints the line; returns `code`.
+/// Prints `why` as an error line and returns `code`.
 int fail_prediction(int code, std::string_view why);
 
-/// Checks the options and runs the program. 0, or the exit status of the command `name`, whose error is printed.
+/// Checks the options and runs the program. Returns 0; otherwise prints the error and returns the exit status of the
+/// command `name`.
 int run_for_prediction(const recorded_run_options& options, std::string_view name, prediction_run& prediction);
 
-/// The keys of the JSON that both commands have.
+/// The JSON keys common to both commands.
 nlohmann::ordered_json prediction_figures(const prediction_run& prediction, const recorded_run_options& options);
 
 /// Prints the result on standard output, and warnings on standard error.

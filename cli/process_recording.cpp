@@ -1,4 +1,4 @@
-// A recorder keeps its file open, so the file is found whatever its name is.
+// Searches the process's open files: a recorder keeps its file open, whatever its name.
 #include "process_recording.hpp"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ status refused(unsigned pid, const std::string& why) {
   return {errc::invalid_argument, fmt::format("process {}: {}", pid, why)};
 }
 
-/// Whether the process opened this descriptor to write alone.
+/// Whether the process opened this descriptor write-only.
 bool is_write_only(unsigned pid, const std::string& descriptor) {
   std::ifstream input{fmt::format("/proc/{}/fdinfo/{}", pid, descriptor)};
   for (std::string word; input >> word;) {

@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int most_named = 8;
 
-/// Of requests to the driver: without the context, which every process has.
+/// The peak of memory requested from the driver. Excludes the context, which every process has.
 std::uint64_t peak_of(const simulated_process& process) {
   std::uint64_t peak = 0;
   for (const simcuda::card_record& card : process.record.card) peak = std::max(peak, card.peak_live_bytes);

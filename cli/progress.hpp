@@ -1,4 +1,4 @@
-// A progress line on a terminal, with the longest duration; nothing in a pipe.
+// Shows a progress line with the time limit on a terminal; prints nothing into a pipe.
 #pragma once
 
 #include <chrono>

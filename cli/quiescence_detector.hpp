@@ -1,5 +1,5 @@
-// A simulated program that only reads values and takes no more memory: a training whose figures are complete, or a loop
-// that waits for a value which never comes, since nothing is computed.
+// Detects a simulated program that only reads values and takes no more memory: a training run whose figures are
+// complete, or a loop that waits for a value that is never computed.
 #pragma once
 
 #include <chrono>
@@ -13,12 +13,12 @@ namespace gpumem::cli {
 class quiescence_detector {
  public:
   using clock = std::chrono::steady_clock;
-  /// Reads of values without which a program is only slow.
+  /// A program that reads fewer values than this meanwhile is slow, not settled.
   static constexpr std::uint64_t least_reads = 1000;
 
-  /// `longest_s`: how long the figures may stay the same; 0: for ever.
+  /// `longest_s` is how long the figures may stay the same; 0: no limit.
   explicit quiescence_detector(double longest_s) : longest_s_{longest_s}, since_{clock::now()} {}
-  /// Looks at the records. True: the figures are as they were for that long, and values were read all the while.
+  /// True if the figures have not changed for `longest_s` and at least `least_reads` values were read meanwhile.
   bool look(const std::vector<simulated_process>& processes, clock::time_point moment = clock::now());
   [[nodiscard]] std::uint64_t reads() const noexcept { return reads_ - reads_before_; }
 

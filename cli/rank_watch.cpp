@@ -47,13 +47,13 @@ std::string failed_ranks_warning(const simulated_outcome& ran) {
 }
 
 bool rank_watch::look(const std::vector<simulated_process>& processes, clock::time_point time) {
-  // Almost always no rank has ended, and the rest, which reads the maps of all processes, is left out.
+  // The rest reads the maps of every process. Skip it while no rank has ended, which is almost always.
   const bool has_ended = std::any_of(processes.begin(), processes.end(), [](const simulated_process& each) {
     return each.record.is_joined != 0 && (each.record.ended_ns != 0 || simcuda::process_begin(each.record.pid) == 0);
   });
   if (!has_ended) return false;
   const bool had_failed = !failed_.empty();
-  // A process that ends in between has its status in the records.
+  // In this order: a process that ends after the first call has its status in the records that the second one reads.
   const std::vector<pid_t> live = live_recorded(records_);
   failed_ = failed_ranks(read_(), live);
   if (failed_.empty()) return false;

@@ -1,4 +1,4 @@
-// Ranks of a job that end by themselves with a status other than 0, or are killed: the others wait for them in vain.
+// Detects ranks of a job that fail (end with a status other than 0, or are killed) while other ranks wait for them.
 #pragma once
 
 #include <chrono>
@@ -20,10 +20,10 @@ class rank_watch {
 
   using reader = std::function<std::vector<simulated_process>()>;
 
-  /// `read` reads the records in the folder.
+  /// `records` is the folder with the records; `read` reads them.
   rank_watch(std::string records, reader read) : records_{std::move(records)}, read_{std::move(read)} {}
 
-  /// Whether a rank has failed and the run goes on without it.
+  /// True if a rank failed and the run still goes on after `patience`.
   bool look(const std::vector<simulated_process>& processes, clock::time_point time = clock::now());
   [[nodiscard]] bool is_lost() const noexcept { return is_lost_; }
   [[nodiscard]] const std::vector<failed_rank>& failed() const noexcept { return failed_; }
@@ -36,12 +36,12 @@ class rank_watch {
   bool is_lost_ = false;
 };
 
-/// The failed ranks of the records, ordered: those that failed by themselves, by time; killed ones; those that waited
-/// for another rank. `live` has the processes that ran before the records were read. A later process of the same rank
-/// replaces an earlier one.
+/// The failed ranks, in this order: ranks that ended with an error, by time; killed ranks; ranks that gave up waiting
+/// for another one. Take `live` (the running processes) before reading `processes`. If a rank has several processes,
+/// only the latest counts.
 std::vector<failed_rank> failed_ranks(const std::vector<simulated_process>& processes, const std::vector<pid_t>& live);
 
-/// Names them; empty: none failed.
+/// The warning that names the failed ranks; empty if none failed.
 std::string failed_ranks_warning(const simulated_outcome& ran);
 
 }  // namespace gpumem::cli

@@ -1,8 +1,8 @@
-// A program with PyTorch runs once, with PyTorch's record of its allocations on. A program without PyTorch runs once
-// more, served and recorded by gpumem.
+// A program with PyTorch runs once, while PyTorch records its allocations. A program without PyTorch runs a second
+// time, and gpumem serves and records it.
 //
-// Memory past that allocator (of cudaMalloc in a PyTorch program, managed memory, memory of pages) is in no trace. It
-// is the difference of two peaks: of all device memory, and of the memory that the traced allocator had reserved.
+// No trace contains memory taken outside the traced allocator (cudaMalloc in a PyTorch program, managed memory, mapped
+// pages). It is the peak of all device memory less the peak that the traced allocator reserved.
 #include "recorded_run.hpp"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ using json = nlohmann::ordered_json;
 constexpr std::uint64_t room_for_everything = std::uint64_t{1} << 40;
 constexpr std::uint64_t one_segment = std::uint64_t{2} << 20;
 
-/// The process with the highest peak on its first card.
+/// The process with the highest peak on its first card; null if there is none.
 const simulated_process* largest(const simulated_outcome& outcome) {
   const simulated_process* best = nullptr;
   for (const simulated_process& each : outcome.processes) {
@@ -45,7 +45,7 @@ std::uint64_t reserved_of(const simcuda::card_record& card) {
   return card.peak_used_bytes - std::min(own, card.peak_used_bytes);
 }
 
-/// The driver's peak is of all memory; what it exceeds the allocator's own peak by was taken by other means.
+/// Sets `outside_bytes`: the driver's peak of all memory, less the traced allocator's own peak.
 void note_outside(const simulated_process& process, std::uint64_t allocator_peak, std::string_view allocator,
                   recording& recorded) {
   const std::uint64_t all = reserved_of(process.record.card[0]);
@@ -67,8 +67,8 @@ void check_peaks_of_torch(const simulated_process& process, recording& recorded)
   if (const std::uint64_t reserved = peak("peak_reserved_bytes"); reserved != 0) {
     note_outside(process, reserved, "PyTorch's allocator", recorded);
   }
-  // PyTorch counts a block that it did not split with all its bytes as allocated, and a block that a stream still uses
-  // as requested. The smaller peak has neither.
+  // PyTorch's peak of allocated bytes includes the unused rest of unsplit blocks; its peak of requested bytes includes
+  // blocks that a stream still uses. The smaller peak is closer to the live bytes.
   std::uint64_t live = peak("peak_allocated_bytes");
   if (const std::uint64_t requested = peak("peak_requested_bytes"); requested != 0) live = std::min(live, requested);
   if (live <= recorded.trace.peak_live_bytes + one_segment) return;
@@ -78,8 +78,8 @@ void check_peaks_of_torch(const simulated_process& process, recording& recorded)
       format_bytes(live), format_bytes(recorded.trace.peak_live_bytes)));
 }
 
-/// The peak of gpumem's pools, from the figures of GPUMEM_STATS; empty if the process left without writing them. The
-/// file that gpumem makes at its start has no peak yet.
+/// The peak of gpumem's pools, from the file of GPUMEM_STATS. Empty if the process ended without writing its figures:
+/// the file that gpumem creates at its start has no peak.
 std::optional<std::uint64_t> reserved_by_gpumem(const std::string& figures) {
   std::ifstream file{figures};
   const auto all = nlohmann::json::parse(file, nullptr, false);

@@ -12,34 +12,34 @@
 
 namespace gpumem::cli {
 
-/// What `predict` and `fit` run.
+/// The run that `predict` and `fit` make.
 struct recorded_run_options {
   std::string card = "h100";  ///< the card the program sees, with ample memory
   std::string context = "450MiB";
   std::string cudnn_workspace = "0";
   std::string settle = "10m";
   int values = default_values;
-  std::string trace;  ///< keeps the run's allocations; empty: they are removed
+  std::string trace;  ///< path that keeps the trace; empty: it is removed
   std::vector<std::string> command;
 };
 
-/// The results of the run: its trace, and the memory that the framework's own allocator took.
+/// The results of the run: its trace, and the memory that the framework's own allocator reserved.
 struct recording {
   bench::trace trace;
-  bool by_torch = false;  ///< PyTorch's record; otherwise gpumem's, of a run that it served
+  bool by_torch = false;  ///< PyTorch recorded the trace; otherwise gpumem, which served the run
   std::uint64_t native_reserved_bytes = 0;
-  std::uint64_t outside_bytes = 0;  ///< taken past the allocator whose allocations are in the trace
+  std::uint64_t outside_bytes = 0;  ///< memory taken outside the traced allocator
   std::uint64_t host_values_read = 0;
-  std::string untrue_values;     ///< says so, with the lines; empty: none were read
-  std::size_t processes = 0;     ///< that took memory of the card; the trace is of one
-  std::uint64_t host_bytes = 0;  ///< of the host's memory, at the run's peak; 0: not known
+  std::string untrue_values;     ///< the warning about untrue values that the host read; empty: it read none
+  std::size_t processes = 0;     ///< processes that allocated memory on the card; the trace covers one of them
+  std::uint64_t host_bytes = 0;  ///< the run's peak of host memory; 0: unknown
   std::vector<std::string> warnings;
 };
 
-/// Checks the options. `bad_setting` for the user's; the bytes of a context otherwise.
+/// Checks the options. Returns the bytes of a context, or `bad_setting`.
 result<std::uint64_t> check_recorded_run(const recorded_run_options& options);
 
-/// Runs the program. An `exit_status` other than 0 is the program's own and ends the prediction.
+/// Runs the program. Sets `exit_status` to the program's own status; if it is not 0, the caller ends the prediction.
 result<recording> record_run(const recorded_run_options& options, std::uint64_t context_bytes, int& exit_status);
 
 }  // namespace gpumem::cli

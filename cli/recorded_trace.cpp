@@ -1,5 +1,5 @@
-// A policy's library records the allocations that it serves; without one, PyTorch records those of its own allocator.
-// gpumem_bench replays the trace and writes the page.
+// If a policy serves the program, gpumem's library records the allocations; otherwise PyTorch records those of its own
+// allocator. gpumem_bench replays the trace and writes the page.
 #include <fmt/format.h>
 
 #include <cstdlib>

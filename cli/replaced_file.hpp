@@ -1,4 +1,4 @@
-// Replaces a file as a whole, so that no reader sees a part of it.
+// Replaces a file atomically.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace gpumem::cli {
 
-/// Writes a temporary file beside `path` and renames it. Its name does not end as that of `path`, so that a reader of
-/// `*.prom` does not see it, and its mode is that of any new file. `bad_setting` with `option` if that fails; then
-/// `path` is unchanged.
+/// Writes a temporary file beside `path` and renames it. The temporary name has another ending, so that a reader of
+/// `*.prom` does not see it; the file has the mode of any new file. On failure returns `bad_setting` that names
+/// `option`, and leaves `path` unchanged.
 status replace_file(const std::string& path, const char* option, std::string_view text);
 
 }  // namespace gpumem::cli

@@ -59,7 +59,7 @@ std::string variable_of(const std::string& option) {
   return std::string{row->variable};
 }
 
-/// The environment's settings, overridden by the command line's, all of which must be valid.
+/// The environment's settings, overridden by the command line's. Fails if any of the resulting settings is invalid.
 result<settings> read_settings(const run_options& options) {
   settings merged;
   environment variables = process_environment();
@@ -75,7 +75,7 @@ result<settings> read_settings(const run_options& options) {
       return status{errc::bad_setting, "--" + option + ok.message().substr(name.size())};
     }
   }
-  // Only the program knows a policy that it registers itself; such a policy is named in the environment.
+  // A policy named in the environment may be one that the program registers itself, so it cannot be checked here.
   const bool named_here = merged.source("policy") == setting_source::code;
   const result<policy_entry> policy = find_policy(merged.policy);
   if (!policy && named_here) {
@@ -127,7 +127,7 @@ void close_on_exec_but(const std::vector<int>& inherited) {
   }
 }
 
-/// The variable of this rank alone (GPUMEM_LIMIT_R2).
+/// The variable that applies to this rank only (GPUMEM_LIMIT_R2).
 std::string variable_of_rank(const std::string& option) {
   return fmt::format("{}_R{}", variable_of(option), this_rank() ? this_rank()->rank : 0);
 }
@@ -160,7 +160,7 @@ int run_command(const run_options& options) {
   if (!effective) return complain(effective.why().message(), bad_input);
   const result<std::string> preload = find_preload();
   if (!preload) return complain(preload.why().message(), failed);
-  result<chosen_cards> chosen{chosen_cards{}};  // owns the leases
+  result<chosen_cards> chosen{chosen_cards{}};  // holds the leases
   if (effective->devices) {
     chosen =
         options.wait_s ? wait_for_cards(*effective, *options.wait_s) : choose_cards(*effective, visible_by::driver);

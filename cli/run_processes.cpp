@@ -27,7 +27,7 @@ bool maps(pid_t pid, const std::string& file) {
   return false;
 }
 
-/// False: some process lives on after that time.
+/// Waits up to `time`. False if a process still runs then.
 bool all_end_within(run_child_process& child, const std::string& records, milliseconds time) {
   const auto until = std::chrono::steady_clock::now() + time;
   while (!child.ended() || !live_recorded(records).empty()) {
@@ -81,7 +81,7 @@ bool run_child_process::ended_within(milliseconds time) {
 }
 
 void end_run(run_child_process& child, const std::string& records) {
-  // A launcher passes the signal on to its processes, which must not get it twice: they would lose their figures.
+  // Only to the command: a launcher passes SIGINT on, and a second SIGINT would interrupt the writing of figures.
   if (!child.ended()) ::kill(child.pid(), SIGINT);
   if (all_end_within(child, records, seconds{2})) return;
   signal_recorded(child, records, SIGINT);

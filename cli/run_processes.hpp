@@ -1,4 +1,4 @@
-// The processes of a simulated run, and how all of them are ended.
+// Finds and ends the processes of a simulated run.
 #pragma once
 
 #include <sys/types.h>
@@ -9,8 +9,8 @@
 
 namespace gpumem::cli {
 
-/// The live processes with a record in this folder. A process keeps its record mapped: no other process is mistaken for
-/// one that has ended, even if it has its id.
+/// The live processes with a record in this folder. Checks that the process has its record mapped, so that a process
+/// with a reused pid is not taken for the one that wrote the record.
 std::vector<pid_t> live_recorded(const std::string& records);
 
 /// The command, as a child of this process.
@@ -21,24 +21,24 @@ class run_child_process {
   run_child_process(const run_child_process&) = delete;
   run_child_process& operator=(const run_child_process&) = delete;
 
-  /// False: it runs on after that time, or a signal came first.
+  /// Waits up to `time`. False if the command still runs then, or if a signal interrupted the wait.
   bool ended_within(std::chrono::milliseconds time);
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   [[nodiscard]] bool ended() const noexcept { return ended_; }
-  [[nodiscard]] int waited() const noexcept { return waited_; }  ///< of waitpid, once it has ended
+  [[nodiscard]] int waited() const noexcept { return waited_; }  ///< waitpid's status; requires `ended`
 
  private:
   pid_t pid_;
-  int file_;  ///< of the process; -1: the kernel has none, and every wait lasts until its end
+  int file_;  ///< pidfd; -1 if the kernel has none: every wait then lasts until the command ends
   bool ended_ = false;
   int waited_ = 0;
 };
 
-/// Ends the command and every process with a record as from the keyboard, so that Python leaves its own figures; then
-/// with less patience.
+/// Ends the command and every process with a record. Sends SIGINT first, so that Python can write its figures, then
+/// SIGTERM and SIGKILL.
 void end_run(run_child_process& child, const std::string& records);
 
-/// Ends the processes that the command has left behind: SIGTERM, then SIGKILL.
+/// Ends the processes that the command left behind: SIGTERM, then SIGKILL.
 void end_left_behind(run_child_process& child, const std::string& records);
 
 }  // namespace gpumem::cli

@@ -19,12 +19,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::chrono::milliseconds answer_timeout{200};  // for an answer: the process may be stopped
+constexpr std::chrono::milliseconds answer_timeout{200};  // a stopped process does not answer
 constexpr std::chrono::seconds longest_trim{5};           // frees in the driver may take long
-constexpr std::chrono::seconds longest_dump{60};          // millions of events
+constexpr std::chrono::seconds longest_dump{60};          // a dump may have millions of events
 
 std::vector<std::string> folders() {
-  settings config;  // only the folder is used, so that a bad limit does not prevent a query
+  settings config;  // used only for the folder, so other settings may be bad
   environment variables = process_environment();
   std::erase_if(variables, [](const auto& each) { return each.first != "GPUMEM_SHARED_FOLDER"; });
   static_cast<void>(config.apply(variables).ok());
@@ -43,7 +43,7 @@ std::vector<std::string> folders() {
   return paths;
 }
 
-/// The answer comes from another program: missing or ill-typed fields are replaced by empty ones.
+/// The row of a process. Replaces missing or ill-typed fields by empty ones, because another program wrote the answer.
 json row_of(const served_process& process) {
   const json answer = json::parse(process.answer, nullptr, false);
   json row{{"pid", process.pid},

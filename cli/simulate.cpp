@@ -90,7 +90,7 @@ result<simulated_setup> setup_of(const simulate_options& options) {
   return setup;
 }
 
-/// Each of them, before the program runs: a run of hours must not end without its result.
+/// Checks every output file before the program runs, so that a run of hours does not lose its result.
 status check_files(const simulate_options& options) {
   if (!options.trace.empty()) {
     if (status ok = check_output_file(options.trace, "--trace", true); !ok) return ok;

@@ -28,8 +28,8 @@ struct simulate_options {
   std::string report;
   std::string json;
   std::string trace;
-  bool one_rank = false;  ///< other ranks of NCCL's communicators send what the program sends
-  bool strict = false;    ///< what a card leaves undefined ends the program
+  bool one_rank = false;  ///< simulates one rank: NCCL's other ranks send copies of the program's own data
+  bool strict = false;    ///< ends the program when it does something that a card leaves undefined
   bool quiet = false;
   bool referee = false;
   std::vector<std::string> command;

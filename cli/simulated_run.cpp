@@ -63,12 +63,12 @@ std::vector<std::string> libraries_in(const std::string& folder) {
   return paths;
 }
 
-/// The value of LD_PRELOAD: the policy's library, the doubles, and its previous value.
+/// The value of LD_PRELOAD: the policy's library, the simulated libraries, and the previous value.
 result<std::string> preload_list(const std::string& driver_folder, const std::string& first) {
   std::string list = first;
   std::vector<std::string> files = libraries_in(driver_folder);
   if (files.empty()) return status{errc::unsupported, fmt::format("{}: no libcuda.so.1 there", driver_folder)};
-  // After those of CUDA 13, which then serve lookups of a function without a version.
+  // CUDA 12's come after CUDA 13's, so that CUDA 13's serve lookups of a function without a version.
   for (std::string& file : libraries_in(driver_folder + "/cuda12")) files.push_back(std::move(file));
   for (const std::string& file : files) list += (list.empty() ? "" : ":") + file;
   if (list.find_first_of(" \t") != std::string::npos) {
@@ -104,12 +104,12 @@ void set_variables(const simulated_setup& setup, const std::string& driver_folde
   if (!setup.shared.empty()) {
     set("SIMCUDA_SHARED", setup.shared);
   } else if (const char* const given = std::getenv("SIMCUDA_SHARED"); given == nullptr || *given == '/') {
-    set("SIMCUDA_SHARED", records + "/cards");  // in place of that of a run around this one, too
+    set("SIMCUDA_SHARED", records + "/cards");  // a path comes from an outer run: replace it
   }
   if (setup.one_rank) set("SIMCUDA_ONE_RANK", "1");
   set("SIMCUDA_REPORT", records);
   set("SIMCUDA_STRICT", setup.strict ? "abort" : "report");
-  // Variables of the user take precedence, for a program that needs values or is watched.
+  // The user's own values of these two take precedence (of the second only without the referee).
   ::setenv("SIMCUDA_HOST_MEMORY", "lazy", 0);
   ::setenv("SIMCUDA_REFEREE", setup.referee ? "1" : "0", setup.referee ? 1 : 0);
   set("SIMCUDA_WATCH", setup.referee ? "1" : "0");
@@ -159,8 +159,8 @@ void handle_signals(pid_t child) {
   }
 }
 
-/// Says once that the program seems to wait for what a kernel would write. True: it is to be ended for it, because the
-/// user named a time: without one, a program that only computes on the host must not be.
+/// Warns once if the program seems to wait for a value that a kernel would write. Returns true if the program must end
+/// for it. That happens only if the user set --settle, because a program may also just compute on the host.
 bool ends_for_spinning(double spun_s, double settle_s, bool& told) {
   constexpr double tell_s = 60;
   const bool end = settle_s > 0 && settle_s != default_settle_s && spun_s >= settle_s;
@@ -181,8 +181,9 @@ std::string host_is_short(const host_memory& host) {
       format_bytes(host.available_bytes()), format_bytes(host.total_bytes()), format_bytes(host.peak_bytes()));
 }
 
-/// Waits for the command; signals that end it reach it by this process, too. One whose figures have settled is ended.
-/// Whoever ends the command ends what it has started: a shell that is killed leaves its command running.
+/// Waits for the command and passes signals on to it. Ends the run if its figures have settled, if it waits in a loop,
+/// if a rank has failed, or if the host runs out of memory. After a passed signal also ends the processes that the
+/// command left behind: a killed shell leaves its command running.
 void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_outcome& outcome) {
   handle_signals(pid);
   run_child_process child{pid};
@@ -212,9 +213,9 @@ void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_
     end_run(child, records);
     break;
   }
-  passed_on_to = 0;  // its number may soon be another process'
+  passed_on_to = 0;  // the pid may be reused
   outcome.exit_status = status_of(child.waited());
-  // Ranks that a signal to the run has ended are no reason for its end.
+  // Ranks that ended because the run was ended or interrupted did not fail.
   if (!interrupted && was_passed_on == 0) {
     if (!ranks.is_lost()) static_cast<void>(ranks.look(read_records(records)));
     outcome.failed_ranks = ranks.failed();

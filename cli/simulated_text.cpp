@@ -87,7 +87,7 @@ std::string stream_name(std::uint64_t handle) {
   return handle == 0 ? "the default stream" : fmt::format("stream {:#x}", handle);
 }
 
-/// The kept ones, those of one line and kind together.
+/// The recorded hazards; those of the same kind at the same line share one entry.
 json hazards_of(const simulated_outcome& outcome) {
   json hazards = json::array();
   std::map<std::string, std::size_t> known;
@@ -116,7 +116,7 @@ json hazards_of(const simulated_outcome& outcome) {
   return hazards;
 }
 
-/// Why nothing was simulated, or what was not.
+/// Warns of processes that were not simulated, and of a program that never initialised CUDA.
 void explain(const simulated_outcome& outcome, json& warnings) {
   for (const simulated_process& each : outcome.processes) {
     if (each.record.foreign_runtime == 0) continue;
@@ -134,7 +134,7 @@ void explain(const simulated_outcome& outcome, json& warnings) {
   }
 }
 
-/// Managed memory that the card had no room for.
+/// Warns of managed memory that did not fit on the card.
 void explain_managed(const simulated_outcome& ran, json& warnings) {
   std::uint64_t bytes = 0;
   for (const simulated_process& each : ran.processes) bytes += each.record.beyond_bytes;
@@ -145,7 +145,7 @@ void explain_managed(const simulated_outcome& ran, json& warnings) {
       format_bytes(bytes)));
 }
 
-/// A program that could have used a card and took none of its memory.
+/// Warns if the program initialised CUDA but allocated no memory on a card.
 void explain_unused_cards(const simulated_outcome& ran, json& warnings) {
   const auto is_unused = [](const simulated_process& each) {
     return each.record.foreign_runtime == 0 && each.record.refusals == 0 &&
@@ -158,7 +158,7 @@ void explain_unused_cards(const simulated_outcome& ran, json& warnings) {
       "where the driver's device files are missing: docs/simulate.md)");
 }
 
-/// Cards on which processes that did not see each other held more together than there is.
+/// Warns of cards whose memory is exceeded by the sum of processes that did not share the card.
 void explain_sums(const simulated_outcome& outcome, const simulated_setup& setup, json& warnings) {
   const char* const shared = std::getenv("SIMCUDA_SHARED");
   if (!setup.shared.empty() || shared == nullptr || *shared != '\0') return;
@@ -274,7 +274,7 @@ json figures_of(const simulated_outcome& outcome, const simulated_setup& setup) 
   std::uint64_t kernels = 0;
   std::uint64_t refusals = 0;
   std::uint64_t undefined = 0;
-  std::string first;  // of these
+  std::string first;  // the first undefined use
   for (const simulated_process& each : outcome.processes) {
     for (int i = 0; i < each.record.cards; ++i) figures["cards"].push_back(card_of(each, i, profile, several));
     for (json& row : refusals_of(each, several)) figures["oom"].push_back(std::move(row));
@@ -338,7 +338,7 @@ json figures_of(const simulated_outcome& outcome, const simulated_setup& setup) 
 
 std::string summary_of(const json& figures) {
   std::string text = "\n";
-  // Before any verdict that they may have made.
+  // Comes first, because untrue values may have caused the results below.
   const bool untrue = figures["untrue_values_read"] != 0U;
   std::string of_values;
   if (untrue) {

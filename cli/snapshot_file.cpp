@@ -1,4 +1,4 @@
-// Python's pickle format, protocol 2.
+// Writes Python's pickle format, protocol 2.
 #include "snapshot_file.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace gpumem::cli {
 namespace {
 
-/// Appends values. A list or dictionary is begun and ended; a dictionary's keys and values alternate.
+/// Appends values. Lists and dictionaries have a begin and an end call; a dictionary's keys and values alternate.
 class pickle_file {
  public:
   pickle_file() : text_{"\x80\x02"} {}
@@ -24,12 +24,12 @@ class pickle_file {
       text_ += 'J';
       append(value, 4);
     } else {
-      text_ += "\x8a\x09";  // nine bytes, since the highest bit is the sign
+      text_ += "\x8a\x09";  // nine bytes, because the highest bit is the sign
       append(value, 8);
       text_ += '\0';
     }
   }
-  /// Repeated texts are written once.
+  /// Writes a repeated text only once.
   void add(std::string_view value) {
     const auto [known, is_new] = texts_.try_emplace(std::string{value}, texts_.size());
     if (is_new) {
@@ -76,7 +76,7 @@ struct live_block {
   std::uint64_t stream = 0;
 };
 
-/// The blocks that are live after the events, by address.
+/// The blocks live after the events, by address.
 std::map<std::uint64_t, live_block> live_after(const dumped_pool& pool) {
   std::map<std::uint64_t, live_block> live;
   for (const dumped_row& row : pool.live_before) live[row.address] = {row.bytes, row.stream};
@@ -87,7 +87,7 @@ std::map<std::uint64_t, live_block> live_after(const dumped_pool& pool) {
   return live;
 }
 
-/// Runs of addresses that blocks covered at any time, begin to end.
+/// The address ranges that blocks covered at any time: begin to end.
 std::map<std::uint64_t, std::uint64_t> covered_runs(const dumped_pool& pool) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> blocks;
   for (const std::vector<dumped_row>* rows : {&pool.live_before, &pool.events}) {

@@ -17,7 +17,7 @@ namespace {
 constexpr std::array passed_on{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
 std::atomic<pid_t> child{0};
 
-// The terminal's signals reach the child too, because both processes are in its foreground group.
+// Ignores the terminal's signals: they reach the child anyway, because it is in the same foreground group.
 void pass_on(int number, siginfo_t* info, void* /*context*/) {
   const int saved = errno;
   const bool sent_by_a_process = info != nullptr && info->si_code <= 0;

@@ -20,7 +20,7 @@ struct ended {
 /// signals reach both processes anyway. The command dies with this process.
 ended run_child(const std::string& path, const std::vector<std::string>& words);
 
-/// In a new child: becomes the command, which dies with `parent`. Writes errno to `report` if it cannot.
+/// Executes the command in a new child, which dies with `parent`. Writes errno to `report` on failure.
 [[noreturn]] void become(const std::string& path, char* const* words, const sigset_t& mask, const kept_status& status,
                          pid_t parent, int report);
 
@@ -28,7 +28,7 @@ ended run_child(const std::string& path, const std::vector<std::string>& words);
 void pass_signals_to(pid_t command);
 void stop_passing_signals();
 
-/// Ends as the child did: returns its exit status, or raises its signal again.
+/// Returns the child's exit status. If a signal ended the child, raises the same signal in this process.
 int status_of(const ended& how);
 
 }  // namespace gpumem::cli

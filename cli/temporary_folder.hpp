@@ -1,4 +1,4 @@
-// A folder of this run's own, removed at its end.
+// A temporary folder, removed with its contents by the destructor.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@ namespace gpumem::cli {
 
 class temporary_folder {
  public:
-  /// In TMPDIR, or /tmp. `path` is empty if it cannot be made.
+  /// Creates the folder in TMPDIR or /tmp. `path` is empty on failure.
   explicit temporary_folder(const std::string& prefix);
   ~temporary_folder();
   temporary_folder(const temporary_folder&) = delete;

@@ -1,4 +1,5 @@
-// On a terminal an interactive screen (top_screen.hpp); in a pipe one table after another; for Prometheus one look.
+// Shows an interactive screen on a terminal (top_screen.hpp), and one table after another in a pipe. For Prometheus
+// prints a single look.
 #include "top.hpp"
 
 #include <fmt/format.h>
@@ -34,7 +35,7 @@ int fail(const status& why, int exit_status) {
   return exit_status;
 }
 
-/// One look as metrics, on standard output or in a file that is replaced as a whole.
+/// Writes one look as metrics to standard output, or to a file, which it replaces atomically.
 int show_metrics(const std::string& output) {
   const look shown = look_now();
   const result<std::string> text = prometheus_text(look_as_json(shown));

@@ -1,4 +1,4 @@
-// `gpumem top`: cards and the processes that gpumem serves, refreshed.
+// `gpumem top`: shows the cards and the processes that gpumem serves, and refreshes them.
 #pragma once
 
 #include "options.hpp"

@@ -138,7 +138,7 @@ const char* const absent_capability = reinterpret_cast<const char*>(-1);
 bool screen_is_possible() {
   if (::isatty(STDOUT_FILENO) == 0 || ::isatty(STDIN_FILENO) == 0) return false;
   int error = 0;
-  if (::setupterm(nullptr, STDOUT_FILENO, &error) != OK) return false;  // terminfo does not know TERM
+  if (::setupterm(nullptr, STDOUT_FILENO, &error) != OK) return false;  // terminfo has no entry for TERM
   const char* const move = ::tigetstr("cup");
   const bool can_move = move != nullptr && move != absent_capability;
   ::del_curterm(::cur_term);

@@ -36,7 +36,7 @@ std::string cut(const std::string& text, std::size_t columns) {
   return text.size() <= columns ? text : text.substr(0, columns - 1) + "~";
 }
 
-/// Short: `1.5G`, `300M`.
+/// Formats bytes briefly: `1.5G`, `300M`.
 std::string short_bytes(std::uint64_t bytes) {
   constexpr double mib = 1024.0 * 1024;
   const double in_mib = static_cast<double>(bytes) / mib;

@@ -35,26 +35,27 @@ struct process_row {
 /// The state that keys change.
 struct view_state {
   sort_order sort = sort_order::gpu;
-  std::string filter;      ///< in the command, the user or the pid
-  bool filtering = false;  ///< keys go to the filter
+  std::string filter;      ///< text searched in the command, the user and the pid
+  bool filtering = false;  ///< the user is typing the filter
   std::size_t selected = 0;
   std::string message;  ///< result of the last key
 };
 
 enum class key_action : std::uint8_t { none, quit, trim, dump };
 
-/// The processes that pass the filter, in order.
+/// The processes that pass the filter, in the order of the view.
 std::vector<process_row> process_rows(const look& shown, const view_state& state);
 
-/// Every line at most `columns` wide.
+/// The screen's lines, each at most `columns` wide.
 std::vector<screen_line> top_lines(const look& shown, const view_state& state, std::size_t columns);
 
-/// Handles a key. `up` and `down` are the terminal's codes of these keys.
+/// The terminal's codes of the arrow keys.
 struct key_names {
   int up;
   int down;
   int backspace;
 };
+/// Handles a key.
 key_action press(view_state& state, int key, std::size_t rows, const key_names& names);
 
 }  // namespace gpumem::cli

@@ -45,20 +45,21 @@ int fail(int code, const std::string& why) {
   return code;
 }
 
-/// What is known of one refused request.
+/// One refused request, its cause, and the settings that serve it.
 struct diagnosis {
-  bench::trace asked;  ///< until_refusal
+  bench::trace asked;  ///< the recording up to the request (until_refusal)
   bench::refused_request request;
   live_memory held;
-  std::uint64_t capacity_bytes = 0;  ///< what the program could have had; 0: unknown
+  std::uint64_t capacity_bytes = 0;  ///< the memory available to the program; 0: unknown
   std::string cause;                 ///< fragmentation, full, pending_work or unknown
   json within = json::array();       ///< rows of `advise` within the capacity
-  json beyond = json::array();       ///< rows without a limit, where nothing serves it within the capacity
+  json beyond = json::array();       ///< rows without a limit, if none within the capacity serves the request
 
   [[nodiscard]] std::uint64_t needed_bytes() const { return held.bytes + round_up(request.bytes, std::uint64_t{512}); }
 };
 
-/// The last refused request that the next allocation does not repeat, else the last one.
+/// The last refused request whose size the next allocation does not repeat; if there is none, the last one. Null if
+/// nothing was refused.
 const bench::refused_request* most_telling(const bench::trace& recorded) {
   for (auto each = recorded.refused.rbegin(); each != recorded.refused.rend(); ++each) {
     std::uint64_t next = each->before_op;
@@ -73,7 +74,7 @@ std::string cause_of(const diagnosis& diagnosed) {
   if (diagnosed.needed_bytes() > diagnosed.capacity_bytes) return "full";
   for (const json& row : diagnosed.within) {
     if (row["policy"] != diagnosed.asked.refusing_policy) continue;
-    // The replay frees everything in time, so what it serves was delayed by work in the program.
+    // A replay has no pending work. If the same policy serves the request there, pending work held back the memory.
     return row["oom"].get<bool>() ? "fragmentation" : "pending_work";
   }
   return "fragmentation";
@@ -119,7 +120,7 @@ status diagnose(const bench::trace& recorded, const bench::refused_request& requ
   return served ? status{} : advice_for(diagnosed.asked, 0, *plan, diagnosed.beyond);
 }
 
-/// The best rows that serve the request and differ in their figures. `set` gets the limit that the row needs.
+/// The best rows that serve the request, without rows of equal figures. Adds the limit that a row needs to its `set`.
 json settings_that_serve(const diagnosis& diagnosed) {
   json rows = json::array();
   const bool capped = diagnosed.beyond.empty();
@@ -129,7 +130,7 @@ json settings_that_serve(const diagnosis& diagnosed) {
     const auto reserved = row["peak_reserved_bytes"].get<std::uint64_t>();
     std::string set = row["set"];
     if (const std::size_t limit = set.find(" GPUMEM_LIMIT="); !capped) {
-      // A tenth more than in the replay: other runs differ in their order.
+      // Adds a tenth, because other runs order their requests differently.
       const std::uint64_t needed = round_up(reserved + reserved / 10, mib);
       set = fmt::format("{} GPUMEM_LIMIT={}", set.substr(0, limit), exact_bytes(needed));
     }
@@ -238,7 +239,7 @@ std::string as_text(const bench::trace& recorded, const std::string& shown, cons
   return text + moment_text("At the refusal", diagnosed->held) + settings_text(serve, shown, recorded.name);
 }
 
-/// The text above the charts and maps of the policy that refused and of those that serve.
+/// Writes the page: the text, then charts and maps of the policy that refused and of those that serve.
 status make_page(const std::string& path, const std::string& text, const bench::trace& shown,
                  const diagnosis* diagnosed, const json& serve) {
   const temporary_folder folder{"gpumem-why-"};
@@ -273,7 +274,7 @@ status write_json(const std::string& path, const json& all) {
                                 : status{errc::bad_setting, fmt::format("--json {}: cannot be written", path)};
 }
 
-/// The recording, and the name to show. A number that is no file is a process.
+/// The recording and the name to show. A number that is not the name of a file is a process ID.
 struct loaded {
   bench::trace recorded;
   std::string shown;

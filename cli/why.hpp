@@ -1,4 +1,4 @@
-// `gpumem why`: why a recorded program ran out of memory, who held what, and which settings would have served it.
+// `gpumem why`: explains why a recorded program ran out of memory: the live blocks, the cause, settings that serve it.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace gpumem::cli {
 
 struct why_options {
   std::string recording;  ///< a file, or the process ID of a program that records
-  std::string capacity;   ///< bytes that the program could take, where the recording does not say; empty: as recorded
+  std::string capacity;   ///< bytes available to the program, if the recording does not say; empty: as recorded
   std::string json;       ///< a path, `-` for standard output; empty: none
   std::string html;       ///< a path; empty: none
 };

@@ -81,12 +81,12 @@ registry& the_registry() {
 }
 
 std::vector<registered_policy>::const_iterator find(const registry& table, std::string_view name)
-    GPUMEM_REQUIRES(in.lock) {
+    GPUMEM_REQUIRES(table.lock) {
   return std::find_if(table.rows.begin(), table.rows.end(),
                       [&](const registered_policy& row) { return row.entry.name == name; });
 }
 
-status unknown(const registry& table, std::string_view name) GPUMEM_REQUIRES(in.lock) {
+status unknown(const registry& table, std::string_view name) GPUMEM_REQUIRES(table.lock) {
   std::string known;
   for (const registered_policy& r : table.rows) known += (known.empty() ? "" : ", ") + r.entry.name;
   return {errc::bad_setting, fmt::format("policy '{}' is unknown; expected one of {}", name, known)};

@@ -1,4 +1,4 @@
-/// The card of a one-card experiment: the one that --device names, or a simulated one.
+/// The card of a one-card experiment: the card that --device names, or a simulated one.
 ///
 /// Bytes taken are the decrease of the device's free memory since the card was opened. On a GPU other processes may
 /// change that figure; on a simulated card none do.
@@ -18,7 +18,8 @@ struct experiment_card {
   std::uint64_t free_bytes = 0;     ///< at opening, after the context was created
 
   [[nodiscard]] result<std::uint64_t> taken_bytes() const;
-  /// What the process uses on the card now, its context included: from NVML, or without NVML all memory in use there.
+  /// The bytes that the process uses on the card now, including its context, from NVML. Without NVML, all memory in use
+  /// on the card.
   [[nodiscard]] result<std::uint64_t> context_bytes() const;
 };
 /// `simulated` configures the simulated card, used if the setup names no GPU.

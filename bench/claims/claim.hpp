@@ -39,7 +39,7 @@ struct claim {
   std::string_view experiment;  ///< the set-up, in enough detail to judge it
   std::string_view expected;
   result<findings> (*run)(const claim_setup& setup);
-  std::string_view on_card{};  ///< how the set-up differs on the card that --device names; empty: always simulated
+  std::string_view on_card{};  ///< how the set-up differs on the card of --device; empty: runs only simulated
 };
 
 /// In the order of the table.
@@ -55,8 +55,8 @@ std::vector<claim> day_claims();
 result<policy_row> plain_row(std::string_view text);
 /// The bundled traces, and seeded workloads of 40,000 operations.
 result<std::vector<trace>> all_workloads(const claim_setup& setup);
-/// The smallest capacity above which all tried ones suffice, searched down from 2.5 times peak live in steps of 1 %.
-/// Empty if the largest does not suffice.
+/// Tries capacities down from 2.5 times peak live in steps of 1 %. Returns the last one before the first failure. Empty
+/// if the largest does not suffice.
 result<std::optional<std::uint64_t>> smallest_capacity(const trace& recorded, const policy_row& row,
                                                        const replay_setup& setup);
 /// `holds` if all of `count` agree, `does_not_hold` if none does, else `depends`.

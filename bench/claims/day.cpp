@@ -1,8 +1,8 @@
 /// A simulated working day: four users share one machine, and each job picks a card.
 ///
-/// No driver is called. The rule `auto` runs GPUMEM_DEVICES=auto itself (place_on_cards) with its leases, on the
-/// figures that NVML would report of the simulated cards. The rule by hand picks among the cards that show no memory in
-/// use when the user looks; the job takes its memory later.
+/// No driver is called. The rule `auto` runs the code of GPUMEM_DEVICES=auto (place_on_cards) with its leases, on the
+/// figures that NVML would report for the simulated cards. The rule by hand picks among the cards that show no memory
+/// in use when the user looks; the job takes its memory later.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -30,7 +30,7 @@ fs::path own_folder() {
   return fs::read_symlink("/proc/self/exe", none).parent_path();
 }
 
-/// Rows whose `agrees` is null do not count: they do not show the framework's own behaviour.
+/// The verdict over all rows. Rows whose `agrees` is null do not count: they do not show the framework's own behaviour.
 verdict verdict_of_rows(const figures_json& rows) {
   std::size_t agreeing = 0;
   std::size_t count = 0;

@@ -9,8 +9,8 @@
 namespace gpumem::bench {
 
 struct framework_findings {
-  std::string id;    ///< of the claim
-  std::string name;  ///< of the framework, with its version
+  std::string id;    ///< the claim's ID
+  std::string name;  ///< the framework's name and version
   std::string experiment;
   std::string command;
   findings found;

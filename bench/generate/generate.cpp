@@ -56,7 +56,7 @@ result<std::vector<trace>> load_recordings(const std::vector<std::string>& sourc
   return recordings;
 }
 
-/// The part before the first `-` is the kind. The number follows it, so that names sort by kind.
+/// Inserts the number after the kind, which is the part before the first `-`, so that names sort by kind.
 std::string numbered(const std::string& name, std::uint64_t number) {
   const std::size_t dash = name.find('-');
   return fmt::format("{}-{:05}{}", name.substr(0, dash), number, dash == std::string::npos ? "" : name.substr(dash));

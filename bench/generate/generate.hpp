@@ -20,15 +20,15 @@ struct generate_options {
   std::string folder;
   std::uint64_t count = 1000;
   std::uint64_t seed = 1;
-  std::uint64_t ops = 4000;             ///< of each trace, approximately
+  std::uint64_t ops = 4000;             ///< operations in each trace, approximately
   std::vector<std::string> recordings;  ///< files and folders; empty: the bundled traces
   std::string ending = ".gmtrace";      ///< or `.csv.gz`
   unsigned jobs = 1;
   bool quiet = false;
 };
 
-/// The trace of a number, with its name: `transformer-00012-h1024x24-b8-s512-adam-tensor4`. Depends only on the seed,
-/// the number, `ops` and the recordings.
+/// Generates trace `number` with its name, such as `transformer-00012-h1024x24-b8-s512-adam-tensor4`. Depends only on
+/// the seed, the number, `ops` and the recordings.
 trace generate_trace(std::uint64_t seed, std::uint64_t number, std::uint64_t ops, const std::vector<trace>& recordings);
 
 /// Generates all traces, each written whole or not at all. Replaces existing files of the same names.

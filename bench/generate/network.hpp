@@ -23,8 +23,8 @@ struct network_shape {
   unsigned layers = 12;
   std::uint64_t width = 768;
   std::uint64_t batch = 8;
-  std::uint64_t length = 512;       ///< tokens; of `conv`, pixels on a side
-  std::uint64_t element_bytes = 4;  ///< of activations
+  std::uint64_t length = 512;       ///< tokens; for `conv`, pixels on a side
+  std::uint64_t element_bytes = 4;  ///< size of an activation's element
   bool ragged = false;              ///< every batch has a different length
   bool checkpoints = false;         ///< recomputes the activations within a layer
   unsigned evaluate_every = 0;      ///< steps; 0: never

@@ -34,7 +34,7 @@ factors draw_factors(random_numbers& random) {
           .data = random.below(2) == 0};
 }
 
-/// A window of operations: the blocks live at its beginning, and which of its own blocks it frees.
+/// A window of operations: the blocks live at its beginning, and the allocations that it frees.
 struct window {
   std::size_t begin = 0;
   std::size_t end = 0;

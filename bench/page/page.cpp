@@ -18,7 +18,7 @@ std::string replaced(std::string_view text, char search, std::string_view replac
   return result_text;
 }
 
-/// In JSON `<` stands in strings only; as an escape it cannot end the script element.
+/// Escapes `<`, which JSON has only in strings, so that the data cannot end the script element.
 std::string in_script(std::string_view json) { return replaced(json, '<', "\\u003c"); }
 std::string in_text(std::string_view text) { return replaced(replaced(text, '&', "&amp;"), '<', "&lt;"); }
 

@@ -11,7 +11,7 @@ namespace gpumem::bench {
 /// Whether the build found the chart library; the error says what to install.
 status page_available();
 
-/// `data_json` is what page.js reads: `title`, `subtitle`, `made_by`, and `rows` or `claims` or both. Requires
+/// `data_json` is the input of page.js: `title`, `subtitle`, `made_by`, and `rows` or `claims` or both. Requires
 /// `page_available`.
 std::string make_page(std::string_view data_json);
 

@@ -1,5 +1,5 @@
-/// The measuring side. Each pass runs in a child process, so that every pass finds the peer's library freshly
-/// initialised, and a pass that aborts affects no other.
+/// The measuring side. Each pass runs in its own child process, so that it finds the peer's library freshly initialised
+/// and cannot abort other passes.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -150,7 +150,7 @@ json answer_to(const json& request) {
   }
   const auto q = question_of(request);
   if (!q) return failed(q.why().message());
-  // Loads the libraries before the first fork; every pass starts with them loaded and unused.
+  // Before the first fork, so that every pass starts with the libraries loaded and unused.
   if (const status loaded = load_simulated_runtime(); !loaded) return failed(loaded.message());
   if (const status loaded = load_plug_in(q->row.plug_in); !loaded) return failed(loaded.message());
   const auto kind = request.at("what").get<std::string>();

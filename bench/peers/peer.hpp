@@ -1,4 +1,4 @@
-/// Baselines from other packages: the allocators of PyTorch, TensorFlow and RMM, over the driver double.
+/// Baselines from other packages: the allocators of PyTorch, TensorFlow and RMM, over the simulated driver.
 ///
 /// scripts/peers builds a plug-in (baselines/baseline.h) against each installed package and writes a file NAME.json;
 /// README.md has the format. A peer loads its own libraries and may abort, so each is measured in its own process: this

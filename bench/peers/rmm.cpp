@@ -1,5 +1,5 @@
 // RMM's pool over cudaMalloc: 64 MiB at first, no maximum. scripts/peers builds this with RMM's sources. RMM needs the
-// size of a freed block, so sizes are kept here; their cost is part of the calls subtracted from a pair's time.
+// size of a freed block, so this file keeps the sizes; their cost is part of the calls subtracted from a pair's time.
 #include <exception>
 #include <new>
 #include <rmm/mr/cuda_memory_resource.hpp>

@@ -1,6 +1,6 @@
 // TensorFlow's BFC allocator over cudaMalloc, with its options for a GPU with memory growth: garbage collection of free
-// regions is on. Retries are off: they would wait ten seconds for a free of another thread, and there is none.
-// scripts/peers builds this against the headers of an installed wheel. Supports one stream.
+// regions is on. Retries are off, because they would wait ten seconds for another thread's free, and there is no other
+// thread. scripts/peers builds this against the headers of an installed wheel. Supports one stream.
 #include <cuda_runtime_api.h>
 
 #include "over_runtime.hpp"

@@ -1,7 +1,7 @@
 /// Runs a program to its end: text in, text out, killed after its time limit.
 ///
 /// Any thread. The child inherits only its three standard descriptors, and no environment variables of an MPI launcher
-/// or of gpumem: a unit must not take itself for a rank, and its settings come from the manifest alone.
+/// or of gpumem, because a unit is not a rank, and its settings come from the manifest alone.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ struct child_outcome {
   std::string output;
   std::string err;  ///< the last 2000 bytes
   bool timed_out = false;
-  int signal = 0;  ///< that killed it; 0: none
+  int signal = 0;  ///< the signal that killed it; 0: none
   int exit_status = 0;
   double processor_s = 0;
   std::uint64_t peak_resident_bytes = 0;

@@ -1,9 +1,9 @@
 /// A sweep's output folder: its manifest, its units, and the results so far.
 ///
-///   sweep.json           manifest and version; a folder with another one is refused
+///   sweep.json           manifest and version; a folder with a different one is refused
 ///   units.txt            key and trace of every unit, in the order of the merged results
 ///   results-LABEL.jsonl  one line a unit (result_file.hpp), one file a writer
-///   times-LABEL.jsonl    what was measured: seconds, memory; never part of the merged results
+///   times-LABEL.jsonl    measured seconds and memory; never part of the merged results
 #pragma once
 
 #include <functional>
@@ -25,8 +25,8 @@ struct key_hash {
 /// at once.
 status prepare_folder(const std::string& folder, const sweep_plan& plan);
 
-/// The units without a result, longest first. A failed unit has a result; `again` includes it all the same. Damaged
-/// lines are reported on standard error and ignored.
+/// The units without a result, longest first. A failed unit has a result, but `again` includes it. Reports damaged
+/// lines on standard error and ignores them.
 result<std::vector<std::uint32_t>> units_left(const std::string& folder, const sweep_plan& plan, bool again);
 
 /// The place of a unit's row.
@@ -38,7 +38,7 @@ struct row_place {
 };
 struct found_results {
   std::vector<std::string> files;
-  std::unordered_map<hash128, row_place, key_hash> rows;  ///< of two rows for one unit, one without an error
+  std::unordered_map<hash128, row_place, key_hash> rows;  ///< prefers a row without an error if a unit has two
 };
 result<found_results> find_results(const std::string& folder);
 

@@ -40,7 +40,7 @@ struct manifest {
   std::string text;              ///< normal form: equal for manifests with the same meaning
 };
 
-/// `bad_setting` names the file, the error and what was expected. Globs are relative to the file's folder.
+/// `bad_setting` names the file, the error and the expected form. Globs are relative to the file's folder.
 result<manifest> read_manifest(const std::string& path);
 
 /// The device and setup of a unit. Requires texts of a manifest that was read without error.

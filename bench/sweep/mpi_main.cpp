@@ -62,7 +62,7 @@ class shared_counters {
   MPI_Win window_ = MPI_WIN_NULL;
 };
 
-/// Draws units from the shared counter. Worker threads ask; the main thread answers in `serve`.
+/// Draws units from the shared counter. Worker threads request them; the main thread answers in `serve`.
 class shared_source final : public unit_source {
  public:
   shared_source(const std::vector<std::uint32_t>& units, sweep_progress& progress, bool root)
@@ -82,7 +82,7 @@ class shared_source final : public unit_source {
     if (unit_failed) ++unreported_failed_;
     asked_.notify_one();
   }
-  /// Call when no worker asks any more.
+  /// Call when all workers have finished.
   void end() {
     const std::lock_guard lock{mutex_};
     ended_ = true;
@@ -168,7 +168,7 @@ std::vector<value> values_of(const std::string& bytes) {
   return values;
 }
 
-/// Whether `rank_ok` holds on all ranks. A rank where it does not has reported the error.
+/// Whether `rank_ok` is true on all ranks. Requires that a rank where it is false has reported the error.
 bool all_ranks_ok(bool rank_ok) {
   int mine = rank_ok ? 1 : 0;
   int all = 0;
@@ -236,7 +236,7 @@ std::vector<bench::sweep::trace_source> sources_from(const std::string& text) {
   return all;
 }
 
-/// Gives every rank the plan of rank 0. Empty if rank 0 could not make it, and has reported the error.
+/// Gives every rank the plan of rank 0. Empty if rank 0 could not make a plan; rank 0 has then reported the error.
 std::optional<shared_plan> share_plan(const sweep_arguments& arguments, int rank) {
   std::optional<shared_plan> mine;
   if (rank == 0) {
@@ -253,7 +253,7 @@ std::optional<shared_plan> share_plan(const sweep_arguments& arguments, int rank
   std::string left = mine ? bytes_of(mine->left) : "";
   for (std::string* each : {&sources, &version, &left}) broadcast(*each);
   if (rank == 0) return mine;
-  auto definition = read_manifest(arguments.manifest);  // rank 0 has read it without an error
+  auto definition = read_manifest(arguments.manifest);  // rank 0 has read this file without an error
   if (!definition) {
     (void)complain(definition.why(), bad_input);
     return std::nullopt;

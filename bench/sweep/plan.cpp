@@ -58,7 +58,7 @@ std::string short_name(const std::string& path) {
   return name;
 }
 
-/// Names two files of the same name by their paths.
+/// Uses paths as names for files that have the same name.
 void name_sources(std::vector<trace_source>& all) {
   std::map<std::string, unsigned> times;
   for (const trace_source& each : all) ++times[each.name];

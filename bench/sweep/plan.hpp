@@ -1,7 +1,7 @@
 /// The units of a sweep: every trace under every policy, device, capacity and seed, each with a key.
 ///
 /// A unit's key is a hash of the trace's bytes, the settings and the program. So a result is found again on any
-/// machine, and never taken for the result of another trace, setting or build.
+/// machine, and never confused with that of another trace, setting or build.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ std::string hex(const hash128& hash);
 
 /// A trace's file, or a workload created when a unit runs.
 struct trace_source {
-  std::string path;  ///< of a workload: its text
+  std::string path;  ///< a file, or the text of a workload
   std::string name;  ///< unique; used in the results
   bool workload = false;
   hash128 content{};
@@ -29,7 +29,7 @@ struct trace_source {
 
 struct unit {
   hash128 key{};
-  double cost = 0;  ///< estimate, for comparisons only
+  double cost = 0;  ///< estimated; only for comparisons
   std::uint32_t trace = 0;
   std::uint16_t policy = 0;
   std::uint16_t device = 0;
@@ -39,7 +39,7 @@ struct unit {
 
 struct sweep_plan {
   manifest definition;
-  std::string version;  ///< version of the program that replays
+  std::string version;  ///< version of the replaying program
   std::vector<trace_source> traces;
   std::vector<unit> units;           ///< in the order of the merged results
   std::vector<std::uint32_t> order;  ///< indexes of `units`, longest first

@@ -40,8 +40,8 @@ class result_file {
 std::string line_of(std::string_view unit_json);
 std::string_view unit_of(std::string_view line) noexcept;
 
-/// Calls `each(unit, offset)` for every intact line; `offset` is that of the unit's text. Returns the number of damaged
-/// lines, without a torn last one.
+/// Calls `each(unit, offset)` for every intact line; `offset` is where the unit's text begins. Returns the number of
+/// damaged lines, without a torn last line.
 result<std::uint64_t> read_results(const std::string& path,
                                    const std::function<void(std::string_view unit, std::uint64_t offset)>& each);
 

@@ -43,7 +43,7 @@ result<std::optional<std::string>> parse_sweep_arguments(const std::string& prog
 /// Reads and checks the manifest, the traces and the version; writes nothing. `program` runs the units.
 result<sweep_plan> plan_sweep(const sweep_arguments& arguments, const std::string& program);
 
-/// `gpumem_bench` in the folder of this program, or else this program.
+/// The path of `gpumem_bench` in the folder of this program; if it is missing there, of this program.
 std::string unit_program();
 
 /// Runs `sweep`, `merge` or `unit`; returns the exit status.

@@ -47,7 +47,7 @@ json distribution(std::vector<double> values) {
 
 bool ran(const summary_row* row) { return row != nullptr && !row->failed && !row->oom; }
 
-/// The compared figure; empty if the policy takes everything, ran out of memory or failed.
+/// The figure to compare; empty if the policy takes everything, ran out of memory or failed.
 std::optional<double> utilization_of(const summary_row* row) {
   if (!ran(row) || row->utilization <= 0 || (row->takes_everything && row->device_ms >= 0)) return std::nullopt;
   return row->utilization;
@@ -182,7 +182,7 @@ json summary::kinds_json(const std::vector<one_case>& all) const {
   return listed;
 }
 
-/// Over the cases that both ran: how often the first is better than the second by more than a thousandth.
+/// For each pair of policies, over the cases that both ran: how often the first is better by more than a thousandth.
 json summary::pairs_json(const std::vector<one_case>& all) const {
   json pairs = json::array();
   for (std::size_t a = 0; a < policies_.size(); ++a) {

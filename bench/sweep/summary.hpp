@@ -13,7 +13,7 @@
 
 namespace gpumem::bench::sweep {
 
-/// One unit, reduced to what the summary needs.
+/// The figures of one unit that the summary needs.
 struct summary_row {
   std::string trace;
   std::string policy;
@@ -21,8 +21,8 @@ struct summary_row {
   bool failed = false;
   bool oom = false;
   bool takes_everything = false;
-  double utilization = 0;  ///< 0: none
-  double device_ms = -1;   ///< negative: none (`fit`)
+  double utilization = 0;  ///< 0: unknown
+  double device_ms = -1;   ///< negative: unknown (`fit`)
   double device_calls = 0;
 };
 

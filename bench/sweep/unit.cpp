@@ -39,7 +39,7 @@ std::string without_path(std::string text, const std::string& path, const std::s
   return text;
 }
 
-/// Keys that a unit's row replaces, and keys that are times.
+/// Removes the keys that a unit's row replaces, and the keys with times.
 void leave_out(json& row) {
   for (const char* key : {"trace", "policy", "simulated", "model", "prefix_ops", "host_ns_per_op", "loop_ns_per_op",
                           "version", "fit_utilization"}) {
@@ -126,7 +126,7 @@ unit_rows run_unit(std::string_view text) {
 int serve_unit(const std::string& parent) {
   (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);                                // ends the unit when the sweep is killed
   if (!parent.empty() && std::to_string(::getppid()) != parent) return 2;  // the parent ended before prctl took effect
-  set_log_sink([](std::string_view) {});  // the row records it if a policy got less than it asked
+  set_log_sink([](std::string_view) {});  // the row records whether a policy got less than it requested
   std::string request;
   for (int c = 0; (c = std::getchar()) != EOF;) request.push_back(static_cast<char>(c));
   try {

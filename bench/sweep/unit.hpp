@@ -8,10 +8,10 @@
 namespace gpumem::bench::sweep {
 
 /// Runs `gpumem_bench unit`: prints two lines, the row and the times. Exit status 0, even if the row reports a damaged
-/// trace; 2 for an invalid request. `parent` is the process whose end also ends this one; empty: none.
+/// trace; 2 for an invalid request. If process `parent` ends, this process ends, too; empty: none.
 int serve_unit(const std::string& parent);
 
-/// The row and the times of a request; the work of a unit without the process around it.
+/// The row and the times of a request: the work of a unit, without the process around it.
 struct unit_rows {
   std::string row;
   std::string times;

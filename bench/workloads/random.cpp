@@ -9,7 +9,7 @@
 namespace gpumem::bench {
 namespace {
 
-/// A distribution given by 65 quantiles, interpolated geometrically.
+/// A distribution defined by 65 quantiles with geometric interpolation.
 class quantiles {
  public:
   explicit quantiles(std::vector<std::uint64_t> values) {

@@ -1,7 +1,7 @@
 /// J. M. Robson, "Bounds for some functions concerning dynamic storage allocation" (Journal of the ACM 21(3), 1974):
-/// his adversary makes every allocator that moves nothing need M (log2(n) / 2 + 1) - n + 1 units for M live ones and
-/// blocks of up to n. The adversary depends on the addresses of blocks; here they are those of best fit, lowest address
-/// first, in one region.
+/// his adversary makes every allocator that moves nothing need M (log2(n) / 2 + 1) - n + 1 units for M live units and
+/// blocks of up to n. The adversary depends on the addresses of blocks. Here an allocator with one region chooses them
+/// by best fit, lowest address first.
 #include <algorithm>
 #include <bit>
 #include <map>

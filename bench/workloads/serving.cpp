@@ -10,7 +10,7 @@ trace serving_workload(const workload_shape& shape) {
   struct request_state {
     std::uint32_t cache = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t growths = 0;  ///< still to come
+    std::uint64_t growths = 0;  ///< remaining growth steps
   };
   random_numbers random{shape.seed};
   trace_builder builder;

@@ -22,7 +22,7 @@ class network {
     for (unsigned i = 0; i < 3 * layers; ++i) builder_.allocate(weight_bytes_, stream_);
   }
 
-  /// One step of `length` (1 to `longest`): six tensors a layer; the attention's grows faster than the others.
+  /// One step of `length` (1 to `longest`) with six tensors per layer. The attention's tensor grows faster than others.
   void train(std::uint64_t length) {
     std::vector<std::vector<std::uint32_t>> kept(layers);
     for (auto& layer : kept) {

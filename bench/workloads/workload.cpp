@@ -29,7 +29,7 @@ result<std::uint64_t> whole(std::string_view option, std::string_view text, std:
                 fmt::format("{}={}: expected a whole number from {} to {}", option, printable(text), least, most)};
 }
 
-/// The only workload that has an option; empty: several do.
+/// The name of the only workload with this option; empty if several have it.
 std::string_view only_of(std::string_view option) {
   return option == "streams" ? "pipeline" : option == "tenants" ? "tenants" : option == "like" ? "random" : "";
 }

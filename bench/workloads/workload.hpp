@@ -1,4 +1,4 @@
-/// Workloads generated from a seed, as traces: cases that no recording shows, or only in part.
+/// Workloads generated from a seed, as traces: cases that recordings do not show, or show only in part.
 ///
 /// A workload is spelled like a row: a name and options, `training,ops=200000,peak=4GiB`. The same text and seed give
 /// the same operations on every machine. README.md of this folder describes the origin of each.
@@ -30,7 +30,7 @@ struct workload_entry {
 };
 const std::vector<workload_entry>& known_workloads();
 
-/// `seed` applies if the text names none. `bad_setting` names the text and what was expected.
+/// `seed` applies if the text names none. `bad_setting` names the text and the expected form.
 result<trace> make_workload(std::string_view text, std::uint64_t seed);
 
 /// Appends operations 5 us apart, and assigns slots as for a recording.

@@ -34,7 +34,7 @@ class GPUMEM_CAPABILITY checked_mutex : public std::mutex {
 /// Locks for its scope.
 class GPUMEM_SCOPED mutex_lock {
  public:
-  explicit mutex_lock(checked_mutex& mutex) GPUMEM_ACQUIRE(of) : mutex_{mutex} { mutex_.lock(); }
+  explicit mutex_lock(checked_mutex& mutex) GPUMEM_ACQUIRE(mutex) : mutex_{mutex} { mutex_.lock(); }
   ~mutex_lock() GPUMEM_RELEASE() { mutex_.unlock(); }
   mutex_lock(const mutex_lock&) = delete;
   mutex_lock& operator=(const mutex_lock&) = delete;

@@ -37,12 +37,12 @@ struct cuda_driver {
 #undef DRIVER
   int version = 0;  ///< from cuDriverGetVersion: 12040 is 12.4
 
-  [[nodiscard]] bool same_as(const cuda_driver& other) const noexcept {
+  [[nodiscard]] bool same_as(const cuda_driver& rhs) const noexcept {
 #define DRIVER(member, name, version, type, since) \
-  if (member.call != other.member.call) return false;
+  if (member.call != rhs.member.call) return false;
 #include "cuda_driver.def"
 #undef DRIVER
-    return version == other.version;
+    return version == rhs.version;
   }
 };
 

@@ -1,5 +1,5 @@
-/// Frees behind all work of the device (a preloaded cudaFree), which take no lock: nobody has the block before all of
-/// that is done, and nobody waits for what came later.
+/// Frees that are ordered behind all work of the device (a preloaded cudaFree) and take no lock. No request gets the
+/// block before all this work is done, and none waits for later work.
 #include "behind_all_work.hpp"
 
 #include <random>
@@ -32,7 +32,7 @@ class BehindAllWork : public cached_program {
     give(take_any(512));  // the thread has a cache from here on
   }
   void* take_any(std::size_t bytes) { return take(bytes, home_); }
-  /// True where it took no lock.
+  /// Frees the block behind all work. True if the free took no lock.
   bool give_behind_all(void* p) {
     device_.given_back(reinterpret_cast<std::uintptr_t>(p));
     if (free_behind_all_work(*allocator_, p)) return true;
@@ -136,7 +136,7 @@ TEST_F(BehindAllWork, NoFenceIsRecordedOnceACaptureHasBegun) {
   give(whole);
 }
 
-// A record that lasts: the capture begins when it is done.
+// A record takes long: the capture begins when it is done.
 TEST_F(BehindAllWork, ACaptureWaitsForARecordUnderWay) {
   void* const p = take_any(40 * mib);
   const stream_ref s = device_.create_stream();
@@ -165,7 +165,7 @@ TEST_F(BehindAllWork, AFailedRecordLosesNothing) {
   EXPECT_EQ(take_any(40 * mib), p) << "another fence was recorded";
 }
 
-// Threads that allocate for any stream, use the blocks on their own ones and hand some to each other to free.
+// Threads allocate for any stream, use the blocks on their own streams, and pass some to other threads to free.
 TEST_F(BehindAllWork, ThreadsAndCapturesInAnyOrder) {
   reopen("16MiB");
   constexpr int threads = 4;

@@ -1,4 +1,4 @@
-/// Which bin a block is found in, and blocks that none is for.
+/// The bin of a block, and blocks that fit no bin.
 #include "cached.hpp"
 #include "stream_cache.hpp"
 
@@ -7,7 +7,7 @@ namespace {
 
 class CachedBins : public cached_program {
  protected:
-  /// Sizes above 64 KiB whose first bin is the same.
+  /// Sizes above 64 KiB that share the same first bin.
   static std::vector<std::size_t> sizes_of_one_bin(std::size_t sizes) {
     std::vector<std::size_t> found{1000 * 512};
     const std::uint32_t bin = bin_index::index_of(found.front() / 512);

@@ -1,4 +1,4 @@
-/// A program with one allocator whose threads have caches that hold something, and the referee beside it.
+/// A program with one allocator and filled thread caches, checked by the referee.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ inline constexpr bool sanitized = __has_feature(address_sanitizer) || __has_feat
 inline constexpr bool sanitized = false;
 #endif
 
-/// All that the device has at once (`grab_all`) leaves caches the most room.
+/// Takes all memory of the device at once (`grab_all`), which leaves caches the most room.
 class cached_program : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -53,13 +53,13 @@ class cached_program : public ::testing::Test {
     allocator_ = *std::move(opened);
     if (calm_) calm(*allocator_);
   }
-  /// Turns a peak that hardly a test reaches over so often that caches keep blocks of every size, as
-  /// src/cache/retention.cpp says. In a thread that then ends, so that its cache holds nothing.
+  /// Reaches a peak that hardly any test exceeds, then allocates and frees so often that caches keep blocks of every
+  /// size (src/cache/retention.hpp). Runs in a thread that ends, so that its cache holds nothing.
   static void calm(allocator& of) {
     std::thread{[&of] {
       for (const logical_device& d : of.devices()) {
         for (int turn = 0; turn < 600; ++turn) {
-          // Never twice the same size, which would be served by the cache and not by the heap.
+          // Never the same size twice: the cache would serve it instead of the heap.
           static std::atomic<std::size_t> sizes{0};
           const std::size_t bytes = 32 * mib - ++sizes % 30'000 * 512;
           const result<void*> got = of.try_allocate({.bytes = bytes, .device = d.ordinal});
@@ -112,7 +112,7 @@ class cached_program : public ::testing::Test {
   log_sink former_;
 };
 
-/// A thread that does something and then waits, its cache as it left it, until this object goes.
+/// A thread that runs a function and then waits, with its cache unchanged, until this object is destroyed.
 class parked_thread {
  public:
   explicit parked_thread(const std::function<void()>& does)

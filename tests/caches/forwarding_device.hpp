@@ -1,4 +1,4 @@
-/// A device that passes every call on to a simulated one, and tells a test of some of them first.
+/// A device that forwards every call to a simulated device. Before some calls it runs a function of the test.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,15 @@ namespace gpumem::caches {
 class forwarding_device final : public device {
  public:
   explicit forwarding_device(sim_device& to) : to_{to} {}
-  /// Called in `alloc` before the device is; may replace itself.
+  /// Runs in `alloc` before the device's call; may replace itself.
   std::function<void()> before_alloc;
-  /// The same of `map`, and of `record` and `record_context`.
+  /// The same for `map`, and for `record` and `record_context`.
   std::function<void()> before_map;
   std::function<void()> before_record;
   std::function<void()> before_wait_stream;
-  /// Called once either kind of wait is made.
+  /// Runs after either kind of wait.
   std::function<void()> after_wait;
-  /// As the driver's is in the child of a fork.
+  /// Puts the device into the state of the driver in a forked child.
   void fork() noexcept { set_condition(device_condition::forked); }
 
   [[nodiscard]] const device_info& info() const noexcept override { return to_.info(); }

@@ -1,4 +1,4 @@
-/// Where the driver blocks because a stream's queue is full, other threads are served meanwhile.
+/// While the driver blocks because a stream's queue is full, other threads are served.
 #include <unistd.h>
 
 #include <array>
@@ -36,9 +36,9 @@ class FullQueues : public cached_program, public ::testing::WithParamInterface<s
     if (other_.joinable()) other_.join();
     cached_program::TearDown();
   }
-  /// From here on the next record lasts until another thread has been served, or 20 s.
+  /// Makes the next record block until another thread has been served, or for 20 s.
   void block_records() { block(&hooked_.before_record); }
-  /// The same of the next wait of a stream on the device.
+  /// The same for the next wait of a stream on the device.
   void block_waits() { block(&hooked_.before_wait_stream); }
   void block(std::function<void()>* call) {
     *call = [this, call] {
@@ -54,7 +54,7 @@ class FullQueues : public cached_program, public ::testing::WithParamInterface<s
     };
   }
 
-  /// Returns once another thread that does this sleeps, however long a busy machine takes to start it, or has done it.
+  /// Runs `does` on another thread. Returns once that thread sleeps or has finished, however long it takes to start.
   void start_until_it_waits(const std::function<void()>& does) {
     std::atomic<pid_t> thread{0};
     const auto is_done = std::make_shared<std::atomic<bool>>(false);
@@ -122,7 +122,7 @@ TEST_P(FullQueues, HoldNobodyUpWhereAStreamEnds) {
   EXPECT_TRUE(others_are_served_);
 }
 
-// Who needs that very memory waits for the fence to be recorded, as the last step before a refusal.
+// A request that needs the memory behind the fence waits for its record, as the last step before a refusal.
 TEST_P(FullQueues, AreWaitedForByWhoNeedsTheMemoryBehindThem) {
   const stream_ref a = device_.create_stream();
   give(take(mib, device_.create_stream()));
@@ -141,7 +141,7 @@ TEST_P(FullQueues, AreWaitedForByWhoNeedsTheMemoryBehindThem) {
   other_.join();
 }
 
-// Two fences are wanted; a capture begins while the first one is recorded, and the second one would spoil it.
+// Two fences are missing. A capture begins during the record of the first; recording the second would invalidate it.
 TEST_P(FullQueues, RecordNothingMoreOnceACaptureHasBegun) {
   const stream_ref a = device_.create_stream();
   const stream_ref b = device_.create_stream();
@@ -169,7 +169,7 @@ TEST_P(FullQueues, RecordNothingMoreOnceACaptureHasBegun) {
   give(all);
 }
 
-// A record under `host`, before the host waits.
+// Under `host` a record comes before the host's wait.
 class FullQueuesUnderHost : public FullQueues {
  protected:
   FullQueuesUnderHost() { reuse_ = stream_reuse::host; }
@@ -189,7 +189,7 @@ TEST_P(FullQueuesUnderHost, HoldNobodyUpWhereTheHostIsToWaitForAnothersBlock) {
   give(of_b);
 }
 
-// One thread records a fence on b, and that lasts; another one waits for a, whose fence is there.
+// One thread's record of a fence on b takes long; another thread waits for a, whose fence is already recorded.
 TEST_P(FullQueuesUnderHost, HoldNobodyUpWhoWaitsForAFenceThatIsRecorded) {
   const stream_ref a = device_.create_stream();
   const stream_ref b = device_.create_stream();
@@ -231,7 +231,7 @@ TEST_P(FullQueuesUnderDevice, HoldNobodyUpWhereAStreamIsOrderedBehindAnother) {
   give(of_b);
 }
 
-// Under `query` the fence of a use is recorded only when memory is wanted, and waited for by the host.
+// Under `query` gpumem records the fence of a use only when a request needs memory, and the host waits for it.
 class FullQueuesOfUses : public FullQueuesUnderDevice {};
 
 TEST_P(FullQueuesOfUses, HoldNobodyUpWhereAStreamIsOrderedBehindThem) {
@@ -267,7 +267,7 @@ TEST_P(FullQueuesUnderDevice, HoldNobodyUpWhereAStreamIsOrderedBehindAllOthers) 
   give(all);
 }
 
-// The block that was found is another stream's by the time the wait is made; another one is looked for.
+// By the time the wait is made, another stream has the block that the request found; it searches for another one.
 TEST_P(FullQueuesUnderDevice, LookAgainForTheBlockOnceTheWaitIsMade) {
   const stream_ref a = device_.create_stream();
   const stream_ref b = device_.create_stream();
@@ -291,7 +291,7 @@ TEST_P(FullQueuesUnderDevice, LookAgainForTheBlockOnceTheWaitIsMade) {
   for (void* const p : {taken, got, rest}) give(p);
 }
 
-// What is freed while the wait is made is behind none.
+// The wait does not cover blocks that are freed while it is made.
 TEST_P(FullQueuesUnderDevice, ServeNothingThatWasFreedAfterTheWait) {
   const stream_ref a = device_.create_stream();
   const stream_ref b = device_.create_stream();
@@ -311,7 +311,7 @@ TEST_P(FullQueuesUnderDevice, ServeNothingThatWasFreedAfterTheWait) {
   give(got);
 }
 
-// A capture that begins meanwhile waits for the wait under way, and no other one is made.
+// A capture that begins meanwhile lets the current wait finish, and no further wait is made.
 TEST_P(FullQueuesUnderDevice, MakeNoMoreWaitsOnceACaptureHasBegun) {
   const stream_ref a = device_.create_stream();
   const stream_ref b = device_.create_stream();

@@ -1,4 +1,4 @@
-/// Blocks that one thread allocates and another one frees, as a forward and an autograd thread do.
+/// One thread allocates blocks and another one frees them, as a forward and an autograd thread do.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace {
 
 class HandOff : public cached_program {};
 
-// In turns, so that the figures are the same in every run.
+// The threads take turns, so that the figures are the same in every run.
 TEST_F(HandOff, ManyRoundsTakeNoMoreMemoryAndFewLocks) {
   constexpr int rounds = sanitized ? 300 : 2'000;
   constexpr int warm_up = 50;
@@ -45,7 +45,7 @@ TEST_F(HandOff, ManyRoundsTakeNoMoreMemoryAndFewLocks) {
       << "locks for an allocation and its free; without caches two";
 }
 
-// Runs of one small size meet in the depot once a batch; what lies there is counted, and a second free of it is
+// Runs of one small size reach the depot once per batch. Blocks in the depot are counted, and a second free of one is
 // refused.
 TEST_F(HandOff, LongRunsOfSmallBlocksTakeALockABatch) {
   constexpr int rounds = sanitized ? 10 : 40;
@@ -81,7 +81,7 @@ TEST_F(HandOff, LongRunsOfSmallBlocksTakeALockABatch) {
   EXPECT_EQ(in_caches(), 0U) << "nothing stays in the depot";
 }
 
-// Two threads free the same run while the bins of both pile up: each block once.
+// Two threads free the same run while the bins of both fill up. Each block is freed once.
 TEST_F(HandOff, OfTwoThatFreeARunAtOnceOneHasEachBlock) {
   constexpr int rounds = sanitized ? 20 : 100;
   std::vector<void*> handed(1500);
@@ -110,7 +110,7 @@ TEST_F(HandOff, OfTwoThatFreeARunAtOnceOneHasEachBlock) {
   EXPECT_TRUE(allocator_->check(0).ok()) << allocator_->check(0).message();
 }
 
-// The free names its stream, or runs on a third one; the two sides exchange roles.
+// The free names its stream, or runs on a third one. The two threads exchange roles.
 TEST_F(HandOff, StreamsAreKeptWhoeverFrees) {
   const std::array streams{device_.create_stream(), device_.create_stream()};
   std::array<std::vector<void*>, 2> handed;
@@ -138,7 +138,7 @@ TEST_F(HandOff, StreamsAreKeptWhoeverFrees) {
   EXPECT_EQ(stats().allocations, stats().frees);
 }
 
-// A free in another stream's order: the block is that stream's from here on, and its own stream waits for it.
+// After a free on another stream the block belongs to that stream, and the block's former stream must wait for it.
 TEST_F(HandOff, AFreeOnAnotherStreamMovesTheBlockThere) {
   const stream_ref own = device_.create_stream();
   const stream_ref other = device_.create_stream();

@@ -27,7 +27,7 @@ TEST_F(CachedLife, AnAllocatorMayOutliveItsThreads) {
   EXPECT_TRUE(allocator_->check(0).ok());
 }
 
-/// What a thread-local object's destructor does, after those of the objects made later: the thread's caches among them.
+/// Runs a function in a thread-local destructor, after those of objects created later, such as the thread's caches.
 struct at_thread_end {
   std::function<void()> does;
   at_thread_end() = default;
@@ -58,7 +58,7 @@ TEST_F(CachedLife, AThreadsDestructorsMayStillAllocateAndFree) {
   EXPECT_EQ(stats().live_blocks, 0U);
 }
 
-// Whatever lies where the former one was, nothing of it is handed out.
+// A later allocator may have the address of a former one. It hands out none of the former's blocks.
 TEST_F(CachedLife, ALaterAllocatorInheritsNothing) {
   std::barrier step{2};
   constexpr int rounds = 10;
@@ -99,7 +99,7 @@ TEST_F(CachedLife, SeveralAllocatorsInTurnKeepApart) {
   EXPECT_TRUE((*opened)->check(0).ok());
 }
 
-/// Somebody else's allocator behind gpumem's interface.
+/// An allocator that a program implements behind gpumem's interface.
 class foreign_allocator final : public allocator {
  public:
   status record_use(void*, stream_ref) override { return {}; }
@@ -160,7 +160,7 @@ TEST_F(CachedLife, AnotherKindOfAllocatorIsNeverServedFromThem) {
   asks_it();
 }
 
-// By the ways that return and by those that throw: what follows a miss loses nothing on its way.
+// Calls that return and calls that throw: both pass every argument on after a miss.
 TEST_F(CachedLife, AnotherKindOfAllocatorIsToldAllThatIsAskedOfIt) {
   foreign_allocator other;
   int stream = 0;
@@ -208,7 +208,7 @@ TEST_F(CachedLife, AnotherKindOfAllocatorIsToldAllThatIsAskedOfIt) {
   EXPECT_THROW(static_cast<void>(other.allocate(asked)), bad_request);
 }
 
-// The child refuses, keeps its hands off the locks that it may have inherited, and ends like any process.
+// The child refuses requests, takes no inherited lock, and ends like any process.
 TEST_F(CachedLife, AForkRefusesAndEndsCleanly) {
   allocator_.reset();
   forwarding_device hooked{device_};
@@ -230,7 +230,7 @@ TEST_F(CachedLife, AForkRefusesAndEndsCleanly) {
       const bool refused = allocator_->try_allocate({.bytes = 4096}).code() == errc::device_error &&
                            allocator_->try_deallocate(live).code() == errc::device_error &&
                            allocator_->try_deallocate(live, {.bytes = 4096}).code() == errc::device_error;
-      // LeakSanitizer would take for leaked what the threads hold that the child does not have.
+      // LeakSanitizer would report memory held by threads that the child does not have.
       if (sanitized) ::_exit(refused ? 0 : 1);
       ::exit(refused ? 0 : 1);  // with this thread's destructors
     }

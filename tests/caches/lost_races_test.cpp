@@ -1,4 +1,4 @@
-/// A request that waits for memory gives the lock up, and others may be faster to take what it waited for.
+/// A request that waits for memory releases the lock, and other threads may take the memory first.
 #include <climits>
 
 #include "cached.hpp"
@@ -22,14 +22,14 @@ class LostRaces : public cached_program, public ::testing::WithParamInterface<st
     ASSERT_TRUE(opened.ok()) << opened.why().message();
     allocator_ = *std::move(opened);
   }
-  /// Takes all there is on one stream and frees it while another one uses it.
+  /// Takes all memory on one stream, and frees it while another stream uses it.
   void use_all() {
     void* const all = take(64 * mib, owner_);
     EXPECT_TRUE(allocator_->record_use(all, user_).ok());
     device_.enqueue_use(user_, 1'000'000, reinterpret_cast<std::uintptr_t>(all), 64 * mib);
     give(all);
   }
-  /// The first `times` waits are in vain: others take the memory as soon as a wait is over, use it and free it.
+  /// Makes the first `times` waits fail: others take the memory as soon as a wait ends, use it and free it.
   void let_others_win(unsigned times) {
     hooked_.after_wait = [this, times] {
       if (theirs_ || won_ == times) return;

@@ -1,4 +1,4 @@
-/// What caches hold is nobody's loss: it serves whoever needs it, goes back when asked, and stays small.
+/// Cached memory is never lost: it serves any request that needs it, goes back on `trim`, and stays small.
 #include <sys/resource.h>
 
 #include <fstream>
@@ -16,7 +16,7 @@ namespace {
 
 class CachedMemory : public cached_program {
  protected:
-  /// The largest request that succeeds after `before`, found anew for each size.
+  /// The largest request that succeeds in a new allocator for each tried size.
   std::uint64_t largest_after(std::string_view policy, bool thread_cache, bool by_another_thread) {
     std::uint64_t best = 0;
     for (const std::uint64_t bytes : {16 * mib, 64 * mib, 128 * mib, 200 * mib, 256 * mib}) {
@@ -60,7 +60,7 @@ TEST_F(CachedMemory, IsNeverTheCauseOfAnOutOfMemory) {
   }
 }
 
-// Everything at once in small blocks: as many as without caches, to the last one.
+// All memory at once in small blocks: exactly as many blocks as without caches.
 TEST_F(CachedMemory, ServesAsMuchAsWithoutCaches) {
   const auto count = [this] {
     std::vector<void*> all;
@@ -83,7 +83,7 @@ TEST_F(CachedMemory, ServesAsMuchAsWithoutCaches) {
   EXPECT_EQ(served[true], served[false]);
 }
 
-// Freed into another thread's cache while this one, on its way to an out-of-memory, waits for the driver.
+// Another thread frees into its cache while this one, about to run out of memory, waits for the driver.
 TEST_F(CachedMemory, FreedWhileTheDriverWasAskedIsFound) {
   allocator_.reset();
   forwarding_device hooked{device_};
@@ -198,7 +198,7 @@ TEST_F(CachedMemory, AnOptionSwitchesItForOneDevice) {
   }
 }
 
-// One thread, one stream: what is reserved with caches is what is reserved without them, or little more.
+// One thread and one stream: caches raise the reserved memory by little or nothing.
 TEST_F(CachedMemory, CostsLittleUtilization) {
   std::map<bool, std::uint64_t> reserved;
   for (const bool thread_cache : {false, true}) {
@@ -244,7 +244,7 @@ TEST_F(CachedMemory, TheRecordsOfManyBlocksAreBounded) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they take terabytes of addresses themselves
-// The host has no memory for one more slot: the request fails, and what was made ready for it is free.
+// The host has no memory for another slot: the request fails, and the block prepared for it becomes free.
 TEST_F(CachedMemory, WhatTheHostHasNoRecordForIsNotLost) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
@@ -279,7 +279,7 @@ TEST_F(CachedMemory, WhatTheHostHasNoRecordForIsNotLost) {
 }
 #endif
 
-// Each thread and stream costs what is stated, and gives it back at its end.
+// Each thread and stream uses the documented amount of memory, and returns it at its end.
 TEST_F(CachedMemory, TheRecordsOfAThreadGoWithIt) {
   const auto thread_of_two_streams = [this] {
     fill_cache();

@@ -1,4 +1,4 @@
-/// What a program must not do is caught where no lock is taken, too, and changes nothing.
+/// Misuse is also caught on the paths without a lock, and changes nothing.
 #include <atomic>
 #include <barrier>
 
@@ -10,7 +10,7 @@ namespace {
 
 class CachedMisuse : public cached_program {
  protected:
-  /// The next block of that size comes from this thread's cache, and its free goes there.
+  /// Makes this thread's cache serve the next block of that size and keep it when it is freed.
   void warm(std::size_t bytes, stream_ref s = {}) {
     for (int turn = 0; turn < 3; ++turn) give(take(bytes, s));  // a size is kept when it came back
     const std::uint64_t before = stats().locks;
@@ -50,7 +50,7 @@ TEST_F(CachedMisuse, ASecondFreeByAnotherThreadIsRefused) {
   EXPECT_EQ(stats().misuses, 2U);
 }
 
-// Both threads have a cache and free at the same moment, many times: one of the two gets the block.
+// Two threads with caches free the same block at the same moment, many times: exactly one free succeeds.
 TEST_F(CachedMisuse, OfTwoFreesAtOnceOneSucceeds) {
   constexpr int rounds = sanitized ? 4'000 : 40'000;
   for (const std::size_t bytes : {512UL, 300'000UL}) {
@@ -108,7 +108,7 @@ TEST_F(CachedMisuse, AWrongSizeIsRefusedAndTheBlockStays) {
   }
 }
 
-// The cached block has room for 512 bytes; what counts is what was asked for this time.
+// The cached block has 512 bytes, but the stated size must equal the size of this request.
 TEST_F(CachedMisuse, WhatAFreeWithoutAnAnswerStatesIsCheckedAndLogged) {
   std::vector<std::string> lines;
   const log_sink former = set_log_sink([&lines](std::string_view line) { lines.emplace_back(line); });

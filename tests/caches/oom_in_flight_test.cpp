@@ -1,4 +1,4 @@
-/// A request whose time is over while another thread's call of the driver may bring memory: the report says that.
+/// A request times out while another thread's driver call may still bring memory. The report says so.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-/// Caches over a pool of pages: what they keep moves no other block.
+/// Caches over a pool of pages: cached blocks do not change the places of other blocks.
 #include <algorithm>
 #include <array>
 #include <random>
@@ -11,18 +11,18 @@ namespace {
 
 class CachedPages : public cached_program {
  protected:
-  /// How often the lock was taken in a hundred pairs, less what asking takes.
+  /// The number of times that a hundred pairs took the lock, without those of reading the statistics.
   std::uint64_t locks_of_pairs(std::size_t bytes) {
-    // Until the size before has left the cache, and the pool is calm again where it had to empty the caches for this
-    // one.
+    // Repeats until the previous size has left the cache, and until the pool is calm again if it had to empty the
+    // caches for this size.
     for (int turn = 0; turn < 200; ++turn) give(take(bytes));
     const std::uint64_t first = stats().locks;
     const std::uint64_t second = stats().locks;
     for (int turn = 0; turn < 100; ++turn) give(take(bytes));
     return stats().locks - second - (second - first);
   }
-  /// Where each block lay, from the lowest on, when a program takes and frees at random and some blocks many times in
-  /// turn. Each has a size of its own, so that the one that a cache holds is the one that the heap would hold.
+  /// The offsets of all blocks of a program that allocates and frees at random, some blocks many times in turn. Each
+  /// block has a unique size, so that the cache holds the same block that the heap would hold.
   std::vector<std::uint64_t> places(unsigned seed) {
     std::array<std::size_t, 12> sizes{67, 83, 181, 401, 599, 2053, 4111, 6151, 6163, 18433, 34819, 40961};
     for (std::size_t& bytes : sizes) bytes *= 512;
@@ -65,7 +65,7 @@ TEST_F(CachedPages, APairOfAnySizeThatRepeatsTakesNoLock) {
   }
 }
 
-// Above 32 KiB a block that stays in a cache would hold a page: it goes back when anything else comes by the lock.
+// Above 32 KiB a cached block would keep a page in use, so it goes back when another request takes the lock.
 TEST_F(CachedPages, WhatIsKeptOfAPairGoesBackBeforeAnotherRequestIsServed) {
   open("expandable");
   static_cast<void>(locks_of_pairs(8 * mib));
@@ -107,8 +107,8 @@ TEST_F(CachedPages, BlocksLieWhereTheyWouldWithoutCaches) {
   }
 }
 
-// Between the device's calls and the lock, another thread takes part of what was free for the stream; the search that
-// follows makes the new memory the stream's, and finds nothing that is long enough.
+// Between the device's calls and the lock, another thread takes part of the stream's free memory. The following search
+// gives the new memory to the stream, and finds no block that is long enough.
 TEST(Pages, APlaceOfWhichPartWasTakenIsSoughtAnew) {
   sim_device device{{.capacity_bytes = gib}};
   forwarding_device hooked{device};

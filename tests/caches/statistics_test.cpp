@@ -1,4 +1,4 @@
-/// What the pool says of itself adds up whoever asks when, with one thread to the byte.
+/// The pool's statistics add up at any time and from any thread; with one thread they are exact.
 #include <unistd.h>
 
 #include <atomic>
@@ -119,7 +119,7 @@ TEST_F(CachedStatistics, AddUpWhileThreadsRun) {
   EXPECT_EQ(stats().allocations, stats().frees);
 }
 
-// With several threads the peak may be off, but never below what one moment saw, nor above what was out of the heap.
+// With several threads the peak is approximate: at least every observed value, at most the bytes taken from the heap.
 TEST_F(CachedStatistics, ThePeakOfSeveralThreadsIsNotBelowTheTruth) {
   std::uint64_t truth = 0;
   for (int round = 0; round < 20; ++round) {
@@ -134,8 +134,7 @@ TEST_F(CachedStatistics, ThePeakOfSeveralThreadsIsNotBelowTheTruth) {
   EXPECT_LE(stats().peak_live_bytes, truth + in_caches());
 }
 
-// Every free stands in the trace before the address does again: written beside each other by threads that hand blocks
-// to each other.
+// Threads that pass blocks to each other write the trace. It has every free before the next allocation of its address.
 TEST_F(CachedStatistics, ATraceIsInOrder) {
   const std::string path =
       (std::filesystem::temp_directory_path() / ("gpumem_cached_" + std::to_string(::getpid()) + ".csv")).string();

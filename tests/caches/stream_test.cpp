@@ -1,5 +1,4 @@
-/// Caches and streams: captures empty them, a stream's end forgets them, and a handle that is used again inherits
-/// nothing.
+/// Caches and streams: captures empty caches, a stream's end drops its caches, and a reused handle inherits no block.
 #include "cached.hpp"
 
 namespace gpumem::caches {
@@ -79,7 +78,7 @@ TEST_P(CachedStreams, AReleasedStreamsBlocksLeaveThem) {
   ASSERT_TRUE(device_.destroy_stream(s).ok());
 }
 
-// The referee sees to it that the new stream waits for what the former one, of the same handle, still runs.
+// The referee checks that the new stream waits for work of the former stream, which had the same handle.
 TEST_P(CachedStreams, AHandleThatIsUsedAgainInheritsNothing) {
   void* handle = nullptr;
   bool repeated = false;
@@ -103,7 +102,7 @@ TEST_P(CachedStreams, AHandleThatIsUsedAgainInheritsNothing) {
   EXPECT_TRUE(repeated) << "the simulated device uses handles again, as drivers do";
 }
 
-// A block that outlives its stream is freed when a cache for that stream would serve another stream.
+// A block outlives its stream. When it is freed, another stream has the handle, so no cache may keep the block.
 TEST_P(CachedStreams, ABlockThatOutlivesItsStreamIsNotKept) {
   const stream_ref s = device_.create_stream();
   fill_cache(s);
@@ -132,7 +131,7 @@ TEST_P(CachedStreams, AUseOnAnotherStreamKeepsABlockOutOfThem) {
   EXPECT_NE(take(4096, s), p) << "in use by another stream";
 }
 
-// Streams may end without a word; what a thread keeps of each would stay for good.
+// Streams may end unannounced, so a thread must not keep a record of each for ever.
 TEST_P(CachedStreams, ManyStreamsTakeABoundedAmountOfMetadata) {
   std::uint64_t at_limit = 0;
   for (int k = 0; k < 600; ++k) {

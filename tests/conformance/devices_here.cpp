@@ -1,4 +1,4 @@
-/// The simulated device, and with CUDA's headers the CUDA device over the double of its driver.
+/// The simulated device, and with CUDA's headers the CUDA device over the simulated driver.
 #include "test_device.hpp"
 
 #ifdef GPUMEM_TEST_SIMCUDA

@@ -1,4 +1,4 @@
-// A1, A2, A3: captures that nobody tells of.
+// A1, A2, A3: captures that the program does not announce.
 #include <algorithm>
 #include <barrier>
 #include <thread>
@@ -73,7 +73,7 @@ TEST_F(Captures, A1TheBlocksComeBackAfterTheCapture) {
   if (again != nullptr) give(again);
 }
 
-// Each of them may be the one that learns of the graphs first, or handle the same ones as another does.
+// Any thread may notice the graphs first, and several may process the same graphs.
 TEST_F(Captures, AnyNumberOfThreadsLearnOfGoneGraphsAtOnce) {
   open();
   constexpr std::size_t threads = 4;
@@ -103,7 +103,7 @@ TEST_F(Captures, AnyNumberOfThreadsLearnOfGoneGraphsAtOnce) {
   }
 }
 
-// What a server does: it captures once, replays for ever, and works on other streams meanwhile. The capturing stream
+// A typical server captures once, replays for ever, and works on other streams meanwhile. The capturing stream
 // allocates nothing more, and its graph lives on.
 class EndedCaptures : public Reality, public testing::WithParamInterface<unsigned> {
  protected:
@@ -144,7 +144,7 @@ TEST_P(EndedCaptures, A2OtherStreamsShareTheirMemoryAgain) {
   const result<trim_result> trimmed = allocator_->trim(0);
   ASSERT_TRUE(trimmed.ok());
   EXPECT_LE(reserved(), 32 * mib) << "all but the graph's can be given back";
-  // The graph's own stays as it is.
+  // The graph's own memory is unchanged.
   void* const other = take(16 * mib, b);
   EXPECT_NE(other, kept_);
   give(other);
@@ -153,7 +153,7 @@ TEST_P(EndedCaptures, A2OtherStreamsShareTheirMemoryAgain) {
   ASSERT_EQ(cuGraphLaunch(exec, a), CUDA_SUCCESS);
 }
 
-// The program may destroy the stream when it has captured: it is never asked again.
+// The program may destroy the stream after the capture, so gpumem must not query it again.
 TEST_P(EndedCaptures, A2TheCapturingStreamMayBeGone) {
   capture_once();
   ASSERT_EQ(cuStreamDestroy(capturing_), CUDA_SUCCESS);
@@ -167,7 +167,7 @@ TEST_P(EndedCaptures, A2TheCapturingStreamMayBeGone) {
   give(q);
 }
 
-// While one is under way, the same stream's next capture is another one, and what the first left is not its.
+// A stream's second capture is a new graph, and does not get the memory of the first.
 TEST_P(EndedCaptures, A2TwoCapturesOfOneStreamAreTwoGraphs) {
   capture_once();
   CUstream const a = stream();
@@ -184,7 +184,8 @@ TEST_P(EndedCaptures, A2TwoCapturesOfOneStreamAreTwoGraphs) {
 INSTANTIATE_TEST_SUITE_P(Streams, EndedCaptures, testing::Values(0U, unsigned{CU_STREAM_NON_BLOCKING}),
                          [](const auto& i) { return i.param == 0 ? std::string{"blocking"} : std::string{"told"}; });
 
-// A block of device 1 that a stream of device 0 uses is fenced by an event on device 0: not while that one captures.
+// A stream of device 0 uses a block of device 1. The fence is an event on device 0, so it must wait for the capture's
+// end.
 TEST_F(Captures, A1AFenceForAnotherDevicesBlockDoesNotSpoilIt) {
   open();
   const auto* const driver = *resolve_cuda_driver(reinterpret_cast<void*>(&cuGetProcAddress));
@@ -209,8 +210,8 @@ TEST_F(Captures, A1AFenceForAnotherDevicesBlockDoesNotSpoilIt) {
   allocator_.reset();
 }
 
-// A stream that joined a capture by waiting for it captures, too, though nobody has told so of it: a fence on it would
-// be an event of the capture, which the host may never ask.
+// A stream that waits for a capturing stream joins the capture unannounced. A fence on it would be an event of the
+// capture, which the host must not query.
 TEST_F(Captures, AUseOfAStreamThatJoinedIsFencedAfterTheCapture) {
   open({{"stream_ids", "notify"}, {"limit", "16MiB"}});
   CUstream const s = stream();
@@ -234,8 +235,8 @@ TEST_F(Captures, AUseOfAStreamThatJoinedIsFencedAfterTheCapture) {
   EXPECT_TRUE(allocator_->try_deallocate(*again).ok());
 }
 
-// What others freed is looked through for a block, and a live graph's is not among it, though it would fit best: or
-// else the request would wait for every stream there is.
+// A request searches the memory that other streams freed. It must skip a live graph's block, even if that fits best;
+// otherwise the request would wait for every stream.
 class Reuse : public Reality, public testing::WithParamInterface<const char*> {};
 TEST_P(Reuse, PassesOverTheMemoryOfALiveGraphAndWaitsForNobodyElse) {
   open({{"stream_reuse", GetParam()}, {"stream_ids", "notify"}, {"limit", "32MiB"}});
@@ -270,8 +271,8 @@ TEST_P(Reuse, PassesOverTheMemoryOfALiveGraphAndWaitsForNobodyElse) {
 INSTANTIATE_TEST_SUITE_P(Ways, Reuse, testing::Values("device", "host"),
                          [](const auto& i) { return std::string{i.param}; });
 
-// A stream that joined the capture frees a block of it: the capturing stream must not get it back, since nothing orders
-// it behind what the other one does with it at each replay.
+// A stream that joined the capture frees a block of it. The capturing stream must not get the block back, because no
+// order exists between it and the joined stream's use at each replay.
 TEST_F(Captures, A3ABlockThatAnotherStreamOfTheCaptureFreedIsNotHandedToTheFirst) {
   open();
   CUstream const s = stream();
@@ -307,7 +308,7 @@ TEST_F(Captures, A3WhatTheCapturingStreamItselfFreesItHasBackAtOnce) {
   static_cast<void>(end(s));
 }
 
-// The handle of the per-thread default stream is the same in every thread, and names another stream in each.
+// The handle of the per-thread default stream is equal in all threads, but names a different stream in each.
 class PerThread : public Reality, public testing::WithParamInterface<const char*> {
  protected:
   [[nodiscard]] bool announces() const { return GetParam() == std::string{"notify"}; }
@@ -347,7 +348,7 @@ TEST_P(PerThread, ACaptureIsNotEndedByAnotherThreadsRequest) {
   give(outside);
 }
 
-// The thread that ends first ends its own capture.
+// The first thread to end ends only its own capture.
 TEST_P(PerThread, ACaptureIsNotEndedByAnotherThreadsEnd) {
   open({{"stream_ids", GetParam()}});
   std::barrier both{2};
@@ -380,7 +381,7 @@ TEST_P(PerThread, ACaptureIsNotEndedByAnotherThreadsEnd) {
 INSTANTIATE_TEST_SUITE_P(Ids, PerThread, testing::Values("query", "notify"),
                          [](const auto& i) { return std::string{i.param}; });
 
-// The work of a graph runs where it was captured, and is fenced there when the graph is gone.
+// A graph's work runs in the context of its capture, and is fenced there after the graph is destroyed.
 class ForeignGraphs : public Reality, public testing::WithParamInterface<const char*> {};
 
 TEST_P(ForeignGraphs, AreFencedInTheContextThatCapturedThem) {
@@ -420,8 +421,8 @@ TEST_P(ForeignGraphs, AreFencedInTheContextThatCapturedThem) {
 INSTANTIATE_TEST_SUITE_P(Ids, ForeignGraphs, testing::Values("query", "notify"),
                          [](const auto& i) { return std::string{i.param}; });
 
-// A capture of another device's stream that takes memory of this device: the other device's pool knows nothing of the
-// stream, and its event on that context would invalidate the capture.
+// A capturing stream of another device takes memory of this device. The other device's pool does not know the stream,
+// and an event of that pool on its context would invalidate the capture.
 TEST_F(Captures, ACaptureOnAnotherDevicesStreamIsNotSpoiltByThatDevicesPool) {
   open();
   const auto* const driver = *resolve_cuda_driver(reinterpret_cast<void*>(&cuGetProcAddress));
@@ -450,7 +451,7 @@ TEST_F(Captures, ACaptureOnAnotherDevicesStreamIsNotSpoiltByThatDevicesPool) {
   allocator_.reset();
 }
 
-// Nobody announces it and its stream has not allocated: of blocking streams the driver tells.
+// The capture is not announced and its stream has not allocated. The driver reports captures of blocking streams.
 class Unnoticed : public Reality, public testing::WithParamInterface<const char*> {};
 
 TEST_P(Unnoticed, ACaptureOfABlockingStreamIsNotSpoilt) {
@@ -484,7 +485,7 @@ TEST_P(Unnoticed, ACaptureOfABlockingStreamIsNotSpoilt) {
 INSTANTIATE_TEST_SUITE_P(Policies, Unnoticed, testing::Values("growth", "caching", "expandable"),
                          [](const auto& i) { return std::string{i.param}; });
 
-// A stream whose context the driver does not tell must not be taken for the device's own.
+// If the driver does not report a stream's context, gpumem must not assume that of the device.
 TEST_F(Captures, AStreamOfUnknownContextIsRefusedAndNothingChanges) {
   open({{"limit", "8MiB"}});
   CUstream const s = stream();
@@ -515,7 +516,7 @@ TEST_F(Captures, AStreamOfUnknownContextIsRefusedAndNothingChanges) {
   }
 }
 
-// What a page step has mapped when the driver refuses a later call stays mapped until the capture has ended.
+// If the driver refuses a call of a page step, pages that the step has mapped stay mapped until the capture's end.
 struct failing_page_call {
   std::string policy;
   std::string function;
@@ -572,7 +573,7 @@ INSTANTIATE_TEST_SUITE_P(Calls, FailingPages, testing::ValuesIn(failing_page_cal
          (i.param.error == CUDA_ERROR_OUT_OF_MEMORY ? "Full" : "Invalid");
 });
 
-// PyTorch reports the ends of its captures; another library's stream is gone by then, and must not be asked.
+// PyTorch reports the ends of its captures. Another library's stream may be destroyed by then, so no query of it.
 TEST_F(Captures, AReportedEndAsksOnlyStreamsWhoseRequestsSaidSo) {
   open();
   CUstream const others = stream();
@@ -594,8 +595,7 @@ TEST_F(Captures, AReportedEndAsksOnlyStreamsWhoseRequestsSaidSo) {
   EXPECT_EQ(allocator_->reported_captures_ended(7).code(), errc::wrong_device);
 }
 
-// A capture of a blocking stream that is over holds up nothing, though its graph lives and its stream never comes
-// again.
+// A finished capture of a blocking stream delays nothing, even if its graph lives and its stream makes no more calls.
 TEST_F(Captures, ATrimAsksWhetherANoticedCaptureIsOver) {
   open();
   CUstream capturing = nullptr;
@@ -611,8 +611,7 @@ TEST_F(Captures, ATrimAsksWhetherANoticedCaptureIsOver) {
   EXPECT_GE(allocator_->trim(0)->returned_bytes, 512 * mib);
 }
 
-// The line of the review: a graph that lives, and a non-blocking stream that never comes again. What others free goes
-// round among them.
+// The graph lives, and its non-blocking stream makes no more calls. Other streams still reuse each other's memory.
 TEST_F(Captures, ANoticedCaptureThatNobodyEndsLeavesTheFencesOfOtherStreams) {
   open();
   CUstream const capturing = stream();
@@ -636,7 +635,7 @@ TEST_F(Captures, ANoticedCaptureThatNobodyEndsLeavesTheFencesOfOtherStreams) {
   EXPECT_GE(allocator_->trim(0)->returned_bytes, 512 * mib);
 }
 
-// The threads' caches go on as well.
+// The threads' caches still work as well.
 TEST_F(Captures, ANoticedCaptureThatNobodyEndsLeavesTheCachesOfOtherStreams) {
   open();
   CUstream const capturing = stream();
@@ -650,7 +649,7 @@ TEST_F(Captures, ANoticedCaptureThatNobodyEndsLeavesTheCachesOfOtherStreams) {
   EXPECT_LE(allocator_->stats(0)->locks - locks, 5U);
 }
 
-// The stream captures again and frees, before and inside the capture, what it had before: the graph gets none of that.
+// The stream captures again. Before and inside the capture it frees older blocks: the graph gets none of them.
 TEST_F(Captures, TheCachesOfTheCapturingStreamServeNoCapture) {
   open();
   CUstream const s = stream();
@@ -668,7 +667,7 @@ TEST_F(Captures, TheCachesOfTheCapturingStreamServeNoCapture) {
   ASSERT_NE(end(s), nullptr);
 }
 
-// A stream that was destroyed after its capture, and whose handle another one has, captures no more.
+// A stream was destroyed after its capture, and another stream has its handle: the capture counts as ended.
 TEST_F(Captures, AReusedHandleEndsTheCaptureOfTheStreamThatHadIt) {
   open({{"limit", "1GiB"}});
   CUstream const a = stream();

@@ -1,4 +1,4 @@
-// A4, A9, A10, A12, B1: what gpumem asks of the driver, and what it must not.
+// A4, A9, A10, A12, B1: the driver calls that gpumem may make, and those that it must not.
 #include <gmock/gmock.h>
 
 #include "world.hpp"
@@ -10,8 +10,8 @@ namespace {
 
 using DriverRules = Reality;
 
-// A stated free often comes when its stream is gone already: the driver leaves it undefined to ask a dead handle for
-// its id, and a double that is as harsh aborts.
+// A free often states a stream that is already destroyed. The driver leaves a query of a dead handle's id undefined,
+// and the simulated driver in its harsh mode aborts.
 TEST_F(DriverRules, A10AFreeThatStatesADeadStreamAsksTheDriverNothing) {
   open();
   CUstream const s = stream();
@@ -22,15 +22,15 @@ TEST_F(DriverRules, A10AFreeThatStatesADeadStreamAsksTheDriverNothing) {
   give(p, {.stream = stream_ref{s}});
 }
 
-// A use on a stream of another device is behind no fence of this one: while it runs, nobody else may have the block.
+// No fence of this device covers a use on another device's stream: while it runs, no other stream may get the block.
 class OtherContexts : public Reality, public testing::WithParamInterface<const char*> {
  protected:
-  /// The block of 6 MiB that the pool of 8 has; null where nobody may have it.
+  /// Requests 6 MiB of the pool's 8 MiB. Null while the block is not available to the stream.
   void* try_take(CUstream s) {
     const auto got = allocator_->try_allocate({.bytes = 6 * mib, .stream = {s}});
     return got ? *got : nullptr;
   }
-  /// Now, or at the next attempt, which sees the fence that this one has recorded.
+  /// Tries twice: the second attempt sees the fence that the first one recorded.
   void* take_soon(CUstream s) {
     void* const first = try_take(s);
     return first != nullptr ? first : try_take(s);
@@ -79,7 +79,7 @@ TEST_P(OtherContexts, A4AUseOnAStreamOfAnotherContextKeepsTheBlock) {
 INSTANTIATE_TEST_SUITE_P(Ids, OtherContexts, testing::Values("query", "notify"),
                          [](const auto& i) { return std::string{i.param}; });
 
-// The legacy stream is one for good.
+// The legacy stream never changes, so its identity needs no call.
 TEST_F(DriverRules, A12TheLegacyStreamCostsNoCallToLearnWhichItIs) {
   open();
   give(take(mib, nullptr));
@@ -96,7 +96,7 @@ TEST_F(DriverRules, A12TheLegacyStreamCostsNoCallToLearnWhichItIs) {
   EXPECT_EQ(after - before, 0U);
 }
 
-// Its identity and its capture: at most two calls.
+// One call for its identity and one for its capture.
 TEST_F(DriverRules, A12APerThreadStreamCostsTwoCallsAtMost) {
   open();
   const auto of_driver = [] {
@@ -114,7 +114,7 @@ TEST_F(DriverRules, A12APerThreadStreamCostsTwoCallsAtMost) {
   give(p);
 }
 
-// A container or a virtual GPU refuses pages that can be exported, each time: it is asked once.
+// A container or a virtual GPU always refuses exportable pages, so gpumem tries only once.
 TEST_F(DriverRules, A12ARefusedPropertyOfPagesIsRemembered) {
   open({{"policy", "expandable"}}, {.bytes = 2048 * mib, .exportable = false});
   std::vector<void*> blocks{take(64 * mib, nullptr)};
@@ -147,7 +147,7 @@ TEST_F(DriverRules, B6FencesLetTheHostSleep) {
   give(q);
 }
 
-// B5: however many fences a request asks, the context and the thread's capture mode are set up once for all of them.
+// B5: a request sets the context and the thread's capture mode once, however many fences it queries.
 TEST_F(DriverRules, B5ManyFencesAreAskedInOneScope) {
   open({{"stream_ids", "notify"}, {"limit", "1500MiB"}});
   std::vector<CUstream> busy;
@@ -173,7 +173,7 @@ TEST_F(DriverRules, B5ManyFencesAreAskedInOneScope) {
   EXPECT_LE(scopes() - before, 24U) << "four calls a fence before";
 }
 
-/// Of a stream whose work must not wait for another's, which takes an hour of virtual time.
+/// Checks that the stream's work did not wait for another stream's work, which takes an hour of virtual time.
 void expect_done_within_the_hour(CUstream s) {
   CUevent e = nullptr;
   ASSERT_EQ(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
@@ -208,8 +208,8 @@ TEST_F(DriverRules, B3AFenceBehindTheLegacyStreamOrdersNoBlockingStreams) {
   give(r);
 }
 
-// B1: no stream is made to wait for another one unless the program asks for that: here the first one's work waits for a
-// signal that the second one sends.
+// B1: gpumem makes no stream wait for another one unless the program requests it. Here the first stream's work waits
+// for a signal that the second one sends.
 TEST_F(DriverRules, B1NoStreamWaitsForAnotherUnlessItIsAskedTo) {
   open({{"limit", "1GiB"}});
   CUstream const a = stream();

@@ -1,5 +1,5 @@
-// What each entry point asks of the driver for an allocation and a free that a thread's cache serves: golden figures,
-// on the double that is loaded as this process's driver. Those of preloaded programs are in preload_test.cpp.
+// The driver calls of each entry point for an allocation and a free that a thread's cache serves. Golden figures, on
+// the simulated driver, loaded as this process's driver. preload_test.cpp has those of preloaded programs.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -79,7 +79,7 @@ class EntryPoints : public testing::TestWithParam<std::size_t> {
     EXPECT_EQ(of_driver<int (*)(void**, unsigned)>("cuStreamCreate")(&made, 1), 0);
     return made;
   }
-  /// Calls of all driver functions by the allocations, and by the frees, of so many pairs that a cache serves.
+  /// Driver calls of the allocations, and of the frees, in a number of pairs that a cache serves.
   static std::pair<std::uint64_t, std::uint64_t> counted(const entry_point& by, void* on) {
     for (int i = 0; i < 2; ++i) by.free(by.allocate(on), on);
     std::pair<std::uint64_t, std::uint64_t> out;
@@ -102,8 +102,8 @@ TEST_P(EntryPoints, AskTheDriverNoMoreThanThis) {
   EXPECT_EQ(counted(by, nullptr), (std::pair<std::uint64_t, std::uint64_t>{0, 0})) << "the default stream";
   const auto [allocations, frees] = counted(by, stream());
   EXPECT_GE(allocations, by.calls_a_pair * pairs);
-  // A second stream is known, so one batch of frees has a fence: its stream is asked for a capture, and the event is
-  // made and recorded in the device's context.
+  // A second stream is known, so one batch of frees gets a fence: calls query the stream's capture, and create and
+  // record the event in the device's context.
   EXPECT_LE(allocations + frees, by.calls_a_pair * pairs + 8) << "a created stream: its id and its capture";
 }
 INSTANTIATE_TEST_SUITE_P(Every, EntryPoints, testing::Range(std::size_t{0}, std::size_t{5}),

@@ -1,12 +1,12 @@
-// Every driver call of gpumem's fails once, one run for each: in a program with a capture, and where a peer is set up.
-// What fails says which call it was, nothing is lost, and the program's capture is never spoilt. tests/reality/
+// Makes each of gpumem's driver calls fail once, in a run of its own: in a program with a capture, and with a peer.
+// Checks that the error names the call, no memory is lost, and the program's capture stays valid. tests/reality/
 // failing_start_test.cpp does the same for the preloaded library.
 #include "world.hpp"
 
 namespace gpumem::reality {
 namespace {
 
-/// gpumem's calls count against the planned failure, the program's own do not.
+/// Only gpumem's calls count towards the planned failure; the program's own calls do not.
 class armed {
  public:
   armed() { simcuda::pause_failures(false); }
@@ -28,7 +28,7 @@ class FailingCalls : public Reality, public testing::WithParamInterface<std::pai
     }
     return false;
   }
-  /// Once more where a call has failed: then it succeeds.
+  /// Repeats the call if it failed; the second call must succeed.
   template <typename Call>
   static auto tried(const Call& call) {
     const armed now;
@@ -63,7 +63,7 @@ class FailingCalls : public Reality, public testing::WithParamInterface<std::pai
     simcuda::device(0).given_back(number(p));
     ask([&] { return allocator_->try_deallocate(p); });
   }
-  /// Plans the failure and opens everything; whatever is opened is not what fails here.
+  /// Opens everything and plans the failure. Opening itself does not count towards it.
   void begin_run(unsigned nth, const options& with) {
     open(with);
     simcuda::pause_failures(true);

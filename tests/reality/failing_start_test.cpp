@@ -1,5 +1,5 @@
-// Every driver call that the preloaded library makes fails once, one process for each: from its first allocation, which
-// opens everything, through a capture beside which it serves, to the last free.
+// Makes each driver call of the preloaded library fail once, in a process of its own: from the first allocation, which
+// opens everything, through a capture, during which it serves other streams, to the last free.
 #include <cuda.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -22,7 +22,7 @@ class FailingStart : public testing::TestWithParam<const char*> {
   void SetUp() override { ASSERT_TRUE(preloaded()) << "run by ctest, which sets LD_PRELOAD and GPUMEM_CUDA_DRIVER"; }
 };
 
-/// Prints what is wrong, and is 1 then.
+/// Prints an error and returns 1.
 int wrong(const char* what, int code) {
   std::printf("%s: %d\n", what, code);
   return 1;
@@ -31,7 +31,7 @@ int wrong(const char* what, int code) {
 #define NEEDS_SUCCESS(call) \
   if (const int e = static_cast<int>(call); e != CUDA_SUCCESS) return wrong(#call, e)
 
-/// In a process of its own. 0: as expected; 1: not; 2: as expected, and nothing was left to fail.
+/// Runs in a process of its own. Returns 0 if all is as expected, 1 if not, 2 if there was no n-th call to fail.
 int program(unsigned nth) {
   const auto pause = of_double<void(int)>("simcuda_pause_failures");
   pause(1);
@@ -49,7 +49,7 @@ int program(unsigned nth) {
   NEEDS_SUCCESS(new_stream(&s, CU_STREAM_NON_BLOCKING));
   NEEDS_SUCCESS(new_stream(&other, CU_STREAM_NON_BLOCKING));
   of_double<void(const char*, unsigned, int)>("simcuda_fail")("*", nth, CUDA_ERROR_UNKNOWN);
-  // What failed is tried once more, as the program sees it.
+  // Repeats a call that failed, as a program would.
   const auto tried = [&](const auto& call) {
     pause(0);
     CUresult e = call();

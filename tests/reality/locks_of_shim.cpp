@@ -41,7 +41,7 @@ std::uint64_t locks_of_shim() {
 }  // namespace gpumem::preload_test
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// glibc's own name for it, which it keeps for old programs only. dlsym would be the shim's.
+// glibc's internal name, kept only for old programs. dlsym itself would resolve to the preload library's function.
 #ifdef __x86_64__
 __asm__(".symver lock_of_libc, __pthread_mutex_lock@GLIBC_2.2.5");
 #else

@@ -1,4 +1,4 @@
-/// How often the preloaded library has taken a mutex: the program's own pthread_mutex_lock comes before libc's.
+/// Counts the mutex locks of the preloaded library. The program defines pthread_mutex_lock, which precedes libc's.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace gpumem::preload_test {
 
 /// False under a sanitizer, which needs that name for itself.
 bool counts_locks();
-/// Of all threads so far, since the first call of this.
+/// The number of locks by all threads since the first call of this function.
 std::uint64_t locks_of_shim();
 
 }  // namespace gpumem::preload_test

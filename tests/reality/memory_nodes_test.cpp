@@ -1,5 +1,5 @@
-// cudaMallocAsync and cudaFreeAsync in captures of preloaded programs: the memory is the graph's, from the driver,
-// until the graph is gone; what gpumem serves beside it goes on. Every case runs in a process of its own.
+// cudaMallocAsync and cudaFreeAsync in captures of preloaded programs. The driver provides the memory, which belongs to
+// the graph until its destruction; gpumem still serves other requests. Every case runs in a process of its own.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 

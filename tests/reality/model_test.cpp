@@ -1,9 +1,9 @@
-// Random programs over the harsh double, checked against a list: two devices, two contexts on the first, streams that
-// come and go, captures that nobody tells of, graphs that are launched and destroyed, uses across streams, contexts and
-// devices.
+// Random programs over the harsh simulated driver, checked against a list: two devices, two contexts on the first,
+// streams that come and go, unannounced captures, graphs that are launched and destroyed, uses across streams, contexts
+// and devices.
 //
-// After each request: no block overlaps a live one or a live graph's memory. At each end of a capture: it was not
-// spoilt. At the end of a run: the referee saw nothing, all invariants hold, and all memory goes back.
+// After each request: no block overlaps a live block or a live graph's memory. At each end of a capture: it is still
+// valid. At the end of a run: the referee reports no hazard, all invariants hold, and all memory goes back.
 // GPUMEM_REALITY_OPS (operations in all; one million, fewer under a sanitizer) and GPUMEM_REALITY_SEED repeat a failure
 // or make it longer.
 #include <cstdlib>
@@ -159,7 +159,7 @@ class Model : public testing::TestWithParam<way> {
     const auto around = live_.lower_bound(std::prev(live_.end())->first - below(64 * mib));
     return below(2) == 0 || around == live_.end() ? live_.begin() : around;
   }
-  /// The stream that the block was allocated for, while it exists and captures what it did then.
+  /// The block's stream, if it still exists and is in the same capture as at the allocation.
   stream* owner_of(const block& b) {
     stream& s = streams_.at(b.of);
     return s.generation == b.generation && s.capture == b.graph ? &s : nullptr;
@@ -186,7 +186,7 @@ class Model : public testing::TestWithParam<way> {
     stream* const own = owner_of(it->second);
     stream& other = streams_.at(below(streams_.size()));
     if (own == nullptr || own->capture != 0 || other.capture != 0 || &other == own) return;
-    // The double's devices have clocks of their own: a wait across them is the host's, which no capture survives there.
+    // The simulated devices have separate clocks: a wait across them is a host wait, which would invalidate a capture.
     const auto captures = [](const stream& s) { return s.capture != 0; };
     if (other.device != own->device && std::any_of(streams_.begin(), streams_.end(), captures)) return;
     order(other, *own);

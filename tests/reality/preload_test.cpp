@@ -1,4 +1,4 @@
-// A5, A6, A9: a program behind libgpumem_preload.so. Every case runs in a process of its own, which ctest preloads.
+// A5, A6, A9: programs with libgpumem_preload.so. Every case runs in a process of its own, which ctest preloads.
 #include <cuda_runtime.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class RealityPreload : public testing::Test {
 
 constexpr std::uint64_t five_seconds_ns = 5'000'000'000;
 
-/// Calls of the driver by 64 pairs, when 64 have gone before.
+/// Driver calls of 64 pairs, after 64 pairs of warm-up.
 template <typename Pair>
 std::uint64_t driver_calls(const Pair& pair, const char* function = nullptr) {
   const auto calls = of_double<std::uint64_t(const char*)>("simcuda_calls");
@@ -46,8 +46,8 @@ std::uint64_t driver_calls(const Pair& pair, const char* function = nullptr) {
   return calls(function) - before;
 }
 
-// Golden: one lock of the pool's, of which one pair in 16 takes two more for the event that it records and the one that
-// is done with. Of any mutex of the shim's, wherever it is.
+// Golden figures over all mutexes of the preload library: one lock of the pool per pair. One pair in 16 takes two more:
+// for the event that it records, and for the event that is done.
 TEST_F(RealityPreload, GoldenLocksOfCudaMallocAndCudaFree) {
   if (!counts_locks()) GTEST_SKIP() << "a sanitizer has pthread_mutex_lock";
   for (const std::size_t bytes : {std::size_t{4096}, mib, 40 * mib}) {
@@ -60,8 +60,8 @@ TEST_F(RealityPreload, GoldenLocksOfCudaMallocAndCudaFree) {
   }
 }
 
-// Where the limit has room for one such block, each has a fence of its own at its free: the next request would have to
-// record one, and its lock is free for that long. One pair in 64 tries without.
+// If the limit has room for one such block, each free records a fence. Otherwise the next request would have to record
+// it without the lock. One pair in 64 tries without a fence.
 TEST_F(RealityPreload, GoldenLocksWhereTheLimitHasRoomForOneBlock) {
   if (!counts_locks()) GTEST_SKIP() << "a sanitizer has pthread_mutex_lock";
   setenv("GPUMEM_LIMIT", "40MiB", 1);
@@ -75,7 +75,7 @@ TEST_F(RealityPreload, GoldenLocksWhereTheLimitHasRoomForOneBlock) {
   EXPECT_LE(driver_calls(pair, "cuEventQuery"), 64U + 1) << "of 64 pairs";
 }
 
-// A free takes none until 16 batches of 16 wait for the thread to allocate.
+// A free takes no lock until 16 batches of 16 wait for the thread's next allocation.
 TEST_F(RealityPreload, GoldenLocksOfFreesInARow) {
   if (!counts_locks()) GTEST_SKIP() << "a sanitizer has pthread_mutex_lock";
   std::vector<void*> blocks(240);
@@ -86,7 +86,7 @@ TEST_F(RealityPreload, GoldenLocksOfFreesInARow) {
   EXPECT_EQ(cudaFree(blocks.front()), cudaErrorInvalidValue) << "a second free, of a block that is on its way";
 }
 
-// Golden: one record and one query for each 16 pairs, and what stands around them.
+// Golden: one record and one query for each 16 pairs, with the calls around them.
 TEST_F(RealityPreload, GoldenCallsOfCudaMallocAndCudaFree) {
   const auto pair = [] { EXPECT_EQ(cudaFree(malloc_of(4096)), cudaSuccess); };
   const std::uint64_t records = driver_calls(pair, "cuCtxRecordEvent") + driver_calls(pair, "cuEventRecord");
@@ -107,7 +107,7 @@ TEST_F(RealityPreload, GoldenCallsOfCudaMallocAsync) {
   EXPECT_EQ(driver_calls(pair, "cuMemAllocAsync"), 0U);
 }
 
-// What was enqueued after the cudaFree has nothing to do with the block.
+// Work enqueued after the cudaFree does not delay the block's reuse.
 TEST_F(RealityPreload, A5AMallocDoesNotWaitForWorkThatCameAfterTheFree) {
   setenv("GPUMEM_LIMIT", "256MiB", 1);
   setenv("GPUMEM_LIMIT_SCOPE", "pool", 1);
@@ -140,7 +140,7 @@ TEST_F(RealityPreload, A5MemoryIsTakenBeforeAnythingIsWaitedFor) {
   EXPECT_LT(in_calls_ns(), five_seconds_ns);
 }
 
-// A kernel that never ends: out of memory is an answer, waiting for ever is none.
+// A kernel never ends: the request must fail with out of memory instead of waiting for ever.
 TEST_F(RealityPreload, A5TheWaitForAFreedBlockHasAnEnd) {
   setenv("GPUMEM_LIMIT", "64MiB", 1);
   setenv("GPUMEM_LIMIT_SCOPE", "pool", 1);
@@ -152,7 +152,7 @@ TEST_F(RealityPreload, A5TheWaitForAFreedBlockHasAnEnd) {
   EXPECT_EQ(cudaMalloc(&q, 40 * mib), cudaErrorMemoryAllocation);
 }
 
-// glibc knows a loaded library by its SONAME alone.
+// glibc identifies a loaded library by its SONAME alone.
 TEST_F(RealityPreload, A6TheDriverByEitherNameIsTheShim) {
   void* const shim = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   EXPECT_EQ(dlopen("libcuda.so", RTLD_NOW | RTLD_LOCAL), shim);

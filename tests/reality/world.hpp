@@ -1,5 +1,5 @@
-/// A program over the harsh double: its devices, its streams, an allocator with these settings, and the referee's word
-/// at the end of each case.
+/// A program over the harsh simulated driver: its devices, its streams and an allocator with these settings. Checks the
+/// referee's verdict at the end of each case.
 #pragma once
 
 #include <cuda.h>
@@ -71,7 +71,7 @@ class Reality : public testing::Test {
     EXPECT_EQ(cuStreamEndCapture(s, &graph), CUDA_SUCCESS) << "the program's capture was spoilt";
     return graph;
   }
-  /// `to` waits for what `from` was given so far; inside a capture it becomes part of it.
+  /// Makes `to` wait for the work enqueued on `from` so far. If `from` captures, `to` joins the capture.
   static void wait(CUstream to, CUstream from) {
     CUevent e = nullptr;
     ASSERT_EQ(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);

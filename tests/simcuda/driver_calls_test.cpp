@@ -1,4 +1,4 @@
-// What every call of the double passes: its count, the failure that was planned for it, the thread's current context.
+// Checks common to every call of the simulated driver: its count, its planned failure, the thread's current context.
 #include <cuda.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class SimcudaCalls : public testing::Test {
   }
 };
 
-// Some functions take no lock, and each thread counts its own calls of them.
+// Some functions take no lock; each thread counts its own calls of these.
 TEST_F(SimcudaCalls, CallsAreCountedInWhicheverThreadUntilTheWorldIsANewOne) {
   for (const char* name : {"cuCtxGetCurrent", "cuCtxGetDevice", "cuStreamGetId"}) {
     const std::uint64_t before = simcuda::calls(name);

@@ -1,4 +1,5 @@
-// What the double adds for programs: default streams of threads, pointers' properties, handles, the device's pool.
+// Functions of the simulated driver for programs: per-thread default streams, pointer attributes, handles, the device's
+// pool.
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #include <gtest/gtest.h>
@@ -149,7 +150,7 @@ TEST_F(SimcudaPrograms, LinkedCodeLoadsAsAModule) {
   std::size_t bytes = 0;
   ASSERT_EQ(cuLinkComplete(state, &code, &bytes), CUDA_SUCCESS);
   EXPECT_GT(bytes, 0U);
-  static CUmodule module = nullptr;  // the double keeps it as long as the process
+  static CUmodule module = nullptr;  // the simulated driver keeps it as long as the process
   ASSERT_EQ(cuModuleLoadData(&module, code), CUDA_SUCCESS);
   EXPECT_EQ(cuModuleUnload(module), CUDA_SUCCESS);
   EXPECT_EQ(cuLinkDestroy(state), CUDA_SUCCESS);

@@ -1,5 +1,5 @@
-// Where the double is as harsh as a card, or harsher. Each case quotes the sentence of the driver's documentation that
-// it models.
+// Cases in which the simulated driver is as harsh as a card, or harsher. Each case quotes the sentence of the driver's
+// documentation that it models.
 #include <cuda.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST_F(HarshDeathTest, ADeadHandleAbortsAndNamesTheCall) {
   EXPECT_DEATH(cuEventRecord(e, nullptr), "cuEventRecord: an event that is destroyed");
 }
 
-// The same where a program shall be told at its end.
+// A program that requests a report at its end gets a count of dead handles instead.
 TEST_F(Harsh, ADeadHandleIsCountedWhereTheWorldReports) {
   open({.bytes = 64 * mib, .abort_on_undefined = false});
   CUstream const s = stream();

@@ -1,4 +1,5 @@
-// What nvcc makes of a program with a kernel, on the double: it registers, launches and waits; the kernel does not run.
+// A program with a kernel, compiled by nvcc, on the simulated driver: it registers, launches and waits; the kernel does
+// not run.
 #include <cstdio>
 #include <cstring>
 
@@ -29,7 +30,7 @@ int main(int argc, char** argv) {
   if (cudaEventQuery(done) != cudaErrorNotReady || cudaGetLastError() != cudaSuccess) return 2;
   CHECK(cudaEventSynchronize(done));
 
-  // Which default stream the launch went to: only that one made `done` wait.
+  // Finds the default stream of the launch: only this stream delays `done`.
   unsigned long long id = 0;
   unsigned long long legacy = 0;
   CHECK(cudaStreamGetId(nullptr, &id));

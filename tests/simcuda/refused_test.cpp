@@ -1,4 +1,5 @@
-// What the double refuses because a driver or a card may be without it: green contexts, handles for other processes.
+// Features that the simulated driver refuses because a driver or a card may lack them: green contexts, handles for
+// other processes.
 #include <cuda.h>
 #include <gtest/gtest.h>
 
@@ -21,8 +22,8 @@ class Refused : public testing::Test {
   CUcontext context_ = nullptr;
 };
 
-// What the double does not model is refused and not pretended: cuMemExportToShareableHandle and green contexts answer
-// "CUDA_ERROR_NOT_SUPPORTED", as a driver or a card without them.
+// Features that are not modelled fail: cuMemExportToShareableHandle and green contexts return
+// "CUDA_ERROR_NOT_SUPPORTED", like a driver or a card without them.
 TEST_F(Refused, IsWhatIsNotModelled) {
   CUdevResource multiprocessors{};
   EXPECT_EQ(cuDeviceGetDevResource(0, &multiprocessors, CU_DEV_RESOURCE_TYPE_SM), CUDA_ERROR_NOT_SUPPORTED);

@@ -1,4 +1,4 @@
-// The double of the CUDA runtime over the double of the driver, as a program sees both: public functions only.
+// The simulated CUDA runtime over the simulated driver, tested with public functions only, as a program uses them.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A library in the driver's place that exports one function and hands out the double's: what a preloaded allocator
-// does.
+// A library that replaces the driver, as a preloaded allocator does: it exports one function, and passes on the
+// simulated driver's functions.
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #include <dlfcn.h>

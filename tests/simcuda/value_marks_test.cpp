@@ -1,4 +1,4 @@
-// Marks of values: what the driver's double says is true of the cards' memory.
+// Marks of values: which memory of the cards holds true values, according to the simulated driver.
 #include "driver/value_marks.hpp"
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// scripts/cuda_headers, in a folder of its own, with a Python that has what it is given.
+// scripts/cuda_headers in a separate folder, with a fake Python that has only the given packages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ class CudaHeaders : public ::testing::Test {
     folder_ = name;
     fs::create_directories(folder_ / "scripts");
     fs::copy_file(GPUMEM_SOURCES "/scripts/cuda_headers", folder_ / "scripts/cuda_headers");
-    // Its site is the folder `site`; pip makes the one header folder that is asked of it.
+    // Its site is the folder `site`; pip creates only the requested header folder.
     std::ofstream{folder_ / "python"} << "#!/bin/sh\n[ $1 = -c ] && { echo " << folder_.string() << "/site; exit; }\n"
                                       << "while [ $1 != --target ]; do shift; done\n"
                                       << "echo \"$3\" > asked && mkdir -p \"$2/nvidia/cu13/include/crt\"\n";

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-// NCCL's interface, as far as it is used here: the Toolkit does not bring its header.
+// The functions of NCCL that this program uses: the Toolkit does not contain its header.
 extern "C" {
 struct ncclUniqueId {
   char internal[128];
@@ -58,7 +58,7 @@ int ranks = 0;
 int rank = 0;
 void* world = nullptr;
 bool failed = false;
-bool taken_beside = false;  ///< a rank got as much as another one holds
+bool taken_beside = false;  ///< a rank allocated as much as another rank holds
 
 void expect(bool holds, const char* what) {
   if (holds) return;
@@ -70,7 +70,7 @@ void works(int result, const char* what) {
   failed = failed || result != 0;
 }
 
-/// Memory of the card, with values that the program copies there and back.
+/// Memory on the card; the program copies values there and back.
 template <typename Value>
 struct card_values {
   explicit card_values(std::size_t values) : count{values} {
@@ -174,7 +174,7 @@ void messages() {
   works(ncclSend(mine.at, 1, int64_type, next, world, nullptr), "ncclSend");
   works(ncclGroupEnd(), "ncclGroupEnd");
   expect(got.read()[0] == 1000 + before, "the value of the rank before");
-  // More than fits a log's piece that is given back at once; all are sent before one is received.
+  // More than fits one piece of a log; all are sent before the first is received.
   constexpr int times = 300;
   const card_numbers block{numbers(1024, rank)};
   for (int i = 0; i < times; ++i) works(ncclSend(block.at, 1024, int64_type, next, world, nullptr), "ncclSend");
@@ -183,7 +183,7 @@ void messages() {
     works(ncclRecv(into.at, 1024, int64_type, before, world, nullptr), "ncclRecv");
     if (into.read() != numbers(1024, before)) return expect(false, "each message of a long queue");
   }
-  // A large message: memory of it is not touched, and the ranks still meet.
+  // A large message: its memory is not touched, but the ranks still meet.
   const card_numbers large{std::size_t{1} << 20};
   works(ncclAllReduce(large.at, large.at, large.count, int64_type, sum, world, nullptr), "a large ncclAllReduce");
 }
@@ -220,7 +220,7 @@ void one_process() {
   for (void* each : all) works(ncclCommDestroy(each), "ncclCommDestroy");
 }
 
-/// Ends when the others have said why they cannot go on.
+/// Ends after the other ranks have printed why they cannot go on.
 int say_error(int result) {
   std::printf("rank %d: %d: %s\n", rank, result, ncclGetLastError(world));
   std::fflush(stdout);
@@ -237,7 +237,7 @@ int take(std::size_t mib) {
   return cudaMalloc(&at, mib << 20) == cudaSuccess ? 0 : 1;
 }
 
-/// What a rank does; its exit status.
+/// Runs one rank; returns its exit status.
 int perform(const std::string& scenario, const int (&gate)[2]) {
   if (scenario == "moves") {
     reductions();

@@ -1,4 +1,4 @@
-// Ranks of one job under `gpumem simulate`: what NCCL's stand-in moves between them, shared cards, and ranks that end.
+// Ranks of one job under `gpumem simulate`: transfers by the simulated NCCL, shared cards, and ranks that end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -63,7 +63,7 @@ class Simulate : public ::testing::Test {
   std::string folder_;
 };
 
-/// PyTorch as far as its hooks look at it, with memory from the runtime.
+/// The parts of PyTorch that the hooks read, with memory from the runtime.
 constexpr const char* stand_in_torch = R"(import ctypes, types
 __version__ = "0+standin"
 _C, _entries, _peaks = types.SimpleNamespace(), [], {}
@@ -188,7 +188,7 @@ TEST_F(Simulate, EndsAProgramThatWaitsForAValue) {
   ASSERT_EQ(got.figures["warnings"].size(), 2U) << got.err;
   EXPECT_THAT(got.err, HasSubstr("ended: for 2 s the program took no more memory and read values of the card "));
   EXPECT_THAT(got.err, HasSubstr("If it waits for a value (until a loss has fallen), that never comes"));
-  // One that reads nothing, however long it takes, is left alone.
+  // A program that reads nothing is not ended, however long it takes.
   EXPECT_EQ(simulate("--settle 1s -- sh -c 'sleep 3; exit 5'").exit_status, 5);
 }
 
@@ -197,13 +197,13 @@ TEST_F(Simulate, EndsAProgramThatLooksForAKernelsValue) {
   EXPECT_EQ(got.exit_status, 128 + 2) << got.err;
   EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 100 * mib);
   EXPECT_THAT(got.err, HasSubstr(" s the program has only used the processor, after it launched kernels"));
-  // One that works on the host, one that sleeps, and one that has launched nothing are left alone.
+  // Programs that work on the host, that sleep, or that have launched nothing are not ended.
   EXPECT_EQ(program("launch compute=5 exit=7", "--settle 1s").exit_status, 7);
   EXPECT_EQ(simulate("--settle 1s -- timeout -s KILL 4 " GPUMEM_TEST_PROGRAM " launch hold").exit_status, 128 + 9);
   EXPECT_EQ(simulate("--settle 1s -- timeout -s KILL 4 " GPUMEM_TEST_PROGRAM " take=1 spin").exit_status, 128 + 9);
 }
 
-/// Whether a process with this id lives, after some time for it to end.
+/// Whether the process still lives after some time to end.
 bool lives(const std::string& pid) {
   const fs::path process = "/proc/" + pid;
   for (int i = 0; i < 500 && fs::exists(process / "exe"); ++i) ::usleep(10'000);
@@ -274,7 +274,7 @@ TEST_F(Simulate, TellsWhatGpumemsOwnLimitRefused) {
   EXPECT_EQ(row["used_bytes"], 700 * mib);
   EXPECT_THAT(row["why"].get<std::string>(), StartsWith("gpumem: limit 768.00 MiB reached with 700.00 MiB live"));
   EXPECT_THAT(row["why"].get<std::string>(), HasSubstr("GPUMEM_LIMIT=1.00 GiB is on the whole process"));
-  // The card's own refusal is one row, although gpumem passes it on.
+  // A refusal of the card is one row, although gpumem passes it on.
   const outcome full = program("until_full=100", "--card 1GiB --context 450MiB --policy growth");
   ASSERT_EQ(full.figures["oom"].size(), 1U) << full.err;
   EXPECT_EQ(full.figures["oom"][0]["why"], "more than is free");
@@ -341,7 +341,7 @@ TEST_F(Simulate, SharesACardBetweenPrograms) {
   const std::string other = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " simulate --quiet " + card +
                             " -- " GPUMEM_TEST_PROGRAM " take=100 make=taken await=seen > other 2>&1 &";
   ASSERT_EQ(std::system(other.c_str()), 0);
-  // A killed process holds nothing any more; the 200 MiB are the other one's.
+  // A killed process holds no memory; the 200 MiB belong to the other process.
   EXPECT_EQ(program("await=taken take=500 kill", card).exit_status, 137);
   EXPECT_EQ(program("memory", card).out, "724 of 1024 MiB are free\n");
   const outcome full = program("take=800", card);
@@ -366,7 +366,7 @@ TEST_F(Simulate, PassesMemoryFromOneProgramToAnother) {
                             " -- " GPUMEM_TEST_PROGRAM
                             " take=200 export=block share_pages=100:pages make=ready await=seen > other 2>&1 &";
   ASSERT_EQ(std::system(other.c_str()), 0);
-  // 100 + 200 + 100 MiB are the other's, 100 this one's context; what is opened is in neither twice.
+  // 100 + 200 + 100 MiB of the other process, 100 of this process's context. Memory opened by both counts once.
   const outcome opened = program("await=ready memory open=block memory close memory", card);
   EXPECT_EQ(opened.exit_status, 0) << opened.err << opened.out << content("other");
   EXPECT_EQ(opened.out,
@@ -403,7 +403,7 @@ TEST_F(Simulate, OpensABlockOfAnotherCardThanTheCurrentOne) {
   EXPECT_EQ(program("make=seen").exit_status, 0);
 }
 
-/// Two streams of a Python program over the runtime: `order` says whether one waits for the other before it frees.
+/// Two streams of a Python program over the runtime. With `order` one stream waits for the other before the free.
 constexpr const char* two_streams = R"(import ctypes, sys
 cuda = ctypes.CDLL("libcudart.so.13")
 handle = ctypes.c_void_p
@@ -428,7 +428,7 @@ def work(ordered):
 work(sys.argv[1] == "ordered")
 )";
 
-/// No verdict stands alone where the program read values that no kernel computed.
+/// If the program read values that no kernel computed, the report says so before any verdict.
 TEST_F(Simulate, SaysBeforeAVerdictThatItRestsOnUntrueValues) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/reads.py"} << R"(import ctypes
@@ -561,7 +561,7 @@ TEST_F(Simulate, RefereeSeesTheBlocksThatAPolicyServes) {
   }
 }
 
-/// PyTorch's segments come from a policy, and its blocks are cut from them: each is judged, and none is handed out
+/// A policy serves PyTorch's segments, and PyTorch cuts blocks from them. The referee judges each block, and no block
 /// twice.
 TEST_F(Simulate, RefereeSeesBlocksWithinServedOnes) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
@@ -605,7 +605,7 @@ TEST_F(Simulate, RefereeThatSawNothingGivesNoVerdict) {
 
 TEST_F(Simulate, RefereeSaysWhereNoLineIsKnown) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
-  // The signal is blocked, as it is in threads of libraries that block all of them.
+  // The signal is blocked, as in threads of libraries that block all signals.
   std::ofstream{folder_ + "/two.py"}
       << "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMAX - 2})\n"
       << two_streams;
@@ -634,7 +634,7 @@ TEST_F(Simulate, StandsInForTheLibraries) {
   EXPECT_THAT(logged.err, HasSubstr("simcuda: ncclCommRevoke: success, nothing computed"));
 }
 
-/// A forward convolution by cuDNN's graph interface, as PyTorch makes it: what its plan asks for.
+/// The workspace of a forward convolution through cuDNN's graph interface, as PyTorch builds it.
 TEST_F(Simulate, KeepsConvertedTensorsInCudnnsWorkspaceOnRequest) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/conv.py"} << R"(import ctypes
@@ -680,7 +680,7 @@ print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), wor
   EXPECT_THAT(content("err"), HasSubstr("--cudnn-workspace much: expected 0 or converted"));
 }
 
-/// What data-parallel training agrees on before its first step: each rank has what this one has.
+/// Data-parallel training compares values of all ranks before its first step: each rank has this rank's values.
 TEST_F(Simulate, TakesTheOtherRanksToSendWhatThisOneSends) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/ranks.py"} << R"(import ctypes
@@ -781,7 +781,7 @@ TEST_F(Simulate, PredictsWhichCardsHoldTheProgram) {
   EXPECT_TRUE(native);
 }
 
-/// What `predict --json` says of a capacity's row; null if it has none.
+/// The row of a capacity and policy in `predict --json`; null if there is none.
 nlohmann::json row_of(const nlohmann::json& figures, const std::string& capacity, const std::string& policy) {
   for (const auto& row : figures["results"]) {
     if (row["capacity"] == capacity && row["policy"] == policy) return row;
@@ -1019,7 +1019,7 @@ TEST_F(Simulate, KeepsPyTorchsFiguresWhereItsTraceCannotBeWritten) {
   EXPECT_EQ(got.figures["cards"][0]["peak_live_by"], "torch");
 }
 
-/// What PyTorch's own record asks of the hooks: a request that did not fit has no address.
+/// In PyTorch's record a refused request has no address; the hooks must accept that.
 TEST_F(Simulate, TakesTheTraceOfAProgramThatRanOutOfMemory) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
@@ -1032,7 +1032,7 @@ torch.take(20)
   EXPECT_EQ(got.exit_status, 0) << got.err;
   EXPECT_THAT(content("t.csv"), HasSubstr(",31457280,"));
   EXPECT_THAT(content("t.csv"), HasSubstr(",20971520,"));
-  // An entry that cannot be understood: no trace, and no part of one.
+  // An invalid entry: no trace is written, not even a part.
   std::ofstream{folder_ + "/fills.py", std::ios::app} << "torch._entries.append({'action': 'alloc'})\n";
   const outcome broken = simulate("--trace t.csv -- python3 fills.py");
   EXPECT_EQ(broken.exit_status, 1);
@@ -1065,7 +1065,7 @@ if __import__("os").environ["BACKEND"] != "native":
   EXPECT_EQ(nlohmann::json::parse(content("out"), nullptr, false)["peak_live_bytes"], 30 * mib);
 }
 
-/// The stand-in's record is a list that the last call limits and clears, as PyTorch's is.
+/// Like PyTorch's, the fake's record is a list that the latest call limits and clears.
 TEST_F(Simulate, KeepsTheRecordWhereTheProgramRecordsItself) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/torch.py"} << stand_in_torch << R"(
@@ -1102,7 +1102,7 @@ assert last == ("all", None, sys.maxsize, False, False, False, []), last
   for (const char* size : {",10485760,", ",20971520,", ",31457280,", ",41943040,"}) {
     EXPECT_THAT(content("t.csv"), HasSubstr(size));
   }
-  // Without a trace the program has its own record.
+  // Without a trace the program keeps its own record.
   std::ofstream{folder_ + "/plain.py"} << "import torch\ntorch.take(10)\n"
                                           "torch._C._cuda_record_memory_history(None, None, 'all', 7, False)\n"
                                           "torch.take(20)\nprint(len(torch._entries))\n";

@@ -1,4 +1,4 @@
-// How a request and a free are served under the lock, and what streams, captures and regions do to that.
+// Requests and frees under the lock, with streams, captures and regions.
 #include "arena.hpp"
 
 #include <gmock/gmock.h>
@@ -269,8 +269,8 @@ TEST(arena, a_segment_that_the_driver_does_not_take_back_is_leaked_and_said_to_b
   EXPECT_THAT(lines[1], HasSubstr("stays with the driver"));
 }
 
-// A request that would else be refused may record events on the whole context. While it has given the lock up, that
-// right is not another thread's.
+// A request that would otherwise be refused may record events on the whole context. While it has released the lock,
+// other threads may not.
 TEST(arena, a_right_of_the_thread_with_the_lock_ends_while_it_has_given_the_lock_up) {
   small_arena beside;
   arena_mutex mutex;

@@ -1,4 +1,4 @@
-// The events that an arena keeps of its slow path, and those that it does not.
+// Which events of its slow path an arena records.
 #include "flight_record.hpp"
 
 #include <gtest/gtest.h>

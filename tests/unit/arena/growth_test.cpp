@@ -1,5 +1,4 @@
-// How a pool takes memory, with policies made for the question; what the built-in ones ask for is tested in
-// tests/unit/policies.
+// How a pool takes memory, with policies made for these tests; tests/unit/policies tests the built-in ones.
 #include <gtest/gtest.h>
 
 #include "bits.hpp"
@@ -89,7 +88,7 @@ TEST(growth, shrinks_what_the_device_refuses_down_to_the_least_and_no_further) {
   EXPECT_TRUE(x.tested.check().ok()) << x.tested.check().message();
 }
 
-// Under `poll` nobody waits for another stream, but what its work is done with needs no more than a look.
+// Under `poll` no stream waits for another one, but memory whose work is done only needs a query.
 TEST(growth, memory_that_another_streams_work_is_done_with_is_taken_first) {
   sim_device device{{}};
   arena_config config = pool_of_one_policy::config(gib, {});

@@ -1,4 +1,4 @@
-/// An observer that knows a pool's memory by what it is told alone.
+/// An observer that learns a pool's memory only from its notifications.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ class known_segments final : public segment_observer {
     bool added;
     segment_extent extent;
   };
-  /// Called at each event, before it is noted.
+  /// Called at each event, before it is recorded.
   std::function<void(const event&)> at_event = [](const event&) {};
 
   void segment_added(const segment_extent& extent) override {

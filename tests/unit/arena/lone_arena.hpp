@@ -1,4 +1,4 @@
-/// An arena with a fake above it in place of threads' caches: it keeps the blocks that a test puts there, and counts.
+/// An arena with a fake cache layer, which keeps the blocks that a test puts there, and counts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class lone_arena final : public cache_client {
     peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes());
     return {};
   }
-  /// 0 where it is refused.
+  /// Allocates; 0 if the request is refused.
   [[nodiscard]] address take(std::uint64_t bytes, stream_ref s = {}) {
     address at = 0;
     static_cast<void>(allocate({.bytes = bytes, .stream = s}, round_up(bytes, 512), &at, nullptr));
@@ -54,7 +54,7 @@ class lone_arena final : public cache_client {
     return {};
   }
   void give(address at) { EXPECT_TRUE(release_block(at, {}).ok()); }
-  /// The program frees it, and the fake keeps it until the arena asks.
+  /// Frees the block; the fake keeps it until the arena flushes it.
   void keep(address at) {
     const arena_lock lock{arena_.mutex()};
     kept_.push_back(block_at(at));
@@ -75,7 +75,7 @@ class lone_arena final : public cache_client {
   }
 
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref s) const { return arena_.streams().key_of(s); }
-  /// What takes the lock itself.
+  /// For calls that take the lock themselves.
   [[nodiscard]] arena& operator*() { return arena_; }
   trim_result trim(std::uint64_t bytes) {
     arena_lock lock{arena_.mutex()};

@@ -1,4 +1,4 @@
-// Why a request failed: fragmentation over pool and device, pending work by name, and who else holds memory.
+// Reasons for a failed request: fragmentation over pool and device, pending work by name, other holders of memory.
 #include "oom_diagnosis.hpp"
 
 #include <gmock/gmock.h>
@@ -55,7 +55,7 @@ TEST(oom_diagnosis, of_pool_and_device_together_it_is_fragmentation) {
   }
 }
 
-/// Two neighbours were freed on another stream whose work goes on: in one piece when it is done.
+/// Two neighbours were freed on another stream, whose work is pending. They merge when it is done.
 TEST(oom_diagnosis, pending_neighbours_are_pending_work_of_their_stream) {
   sim_device card{{}};
   lone_arena tested{card, limited(16 * mib), std::make_unique<segment_each>(false)};

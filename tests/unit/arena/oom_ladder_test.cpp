@@ -1,4 +1,4 @@
-// Each step of the ladder, alone: what it takes when nothing that is free fits, and why a request fails at last.
+// Each step of the ladder alone: the memory that it finds when no free block fits, and the cause of a final failure.
 #include <gtest/gtest.h>
 
 #include "log.hpp"

@@ -1,4 +1,4 @@
-// How a pool moves pages: with a policy that makes so many new ones and no more, small ranges of addresses, faults.
+// How a pool moves pages: with a policy that limits new pages, with small address ranges, and with faults.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -173,7 +173,7 @@ TEST(paging, runs_that_are_too_long_to_move_go_back_and_make_room) {
   EXPECT_EQ(p.tested.stats().reserved_bytes, 8 * page);
 }
 
-// Three runs of four pages, the middle one in use: five pages in a row lack one, and no run is as short as that.
+// Three runs of four pages, the middle one in use. A request of five pages lacks one, and no run is that short.
 TEST(paging, runs_that_are_too_long_to_move_go_back_before_too_much_is_made) {
   const auto reserved_after = [](std::uint64_t over) {
     paged_pool p{12 * page, 1 * gib, 4 * page, 4 * gib, over};
@@ -218,7 +218,8 @@ TEST(paging, beyond_a_lowered_limit_idle_pages_still_move) {
   EXPECT_EQ(p.tested.stats().reserved_bytes, 8 * page);
 }
 
-// What growth in one region does: idle memory goes back and comes again behind what is mapped, at no new address.
+// As in growth within one region: idle memory goes back and is mapped again at the end of the mapped part, without a
+// new address range.
 TEST(paging, what_may_not_move_goes_back_to_make_room) {
   sim_device device;
   auto policy = std::make_unique<page_by_page>(UINT64_MAX, 1 * gib, page, UINT64_MAX);
@@ -348,8 +349,8 @@ TEST(paging, nothing_is_unmapped_while_a_stream_captures) {
   p.give(wall);
 }
 
-// A run that is mapped, and that the driver does not open, is unmapped after the capture. What could be opened is the
-// pool's idle memory.
+// The driver refuses access to a mapped run, which is then unmapped after the capture. Runs that got access become idle
+// memory of the pool.
 TEST(paging, a_step_that_fails_during_a_capture_is_undone_after_it) {
   paged_pool p;
   const stream_ref s = p.device.create_stream();

@@ -1,4 +1,4 @@
-// Following a plan: what a planned place needs before a request gets it, and where everything else goes.
+// Following a plan: the conditions for a planned place, and the places of all other requests.
 #include <gtest/gtest.h>
 
 #include "log.hpp"

@@ -1,4 +1,4 @@
-/// A policy that takes a segment for each request, and gives back under pressure where a test says so.
+/// A policy that takes a segment for each request, and gives idle segments back under pressure if a test sets it.
 #pragma once
 
 #include "gpumem/policy.hpp"

@@ -10,7 +10,7 @@
 namespace gpumem {
 namespace {
 
-/// Takes a segment for each request, and gives back whatever is asked.
+/// Takes a segment for each request, and gives all requested memory back.
 struct segment_each final : policy {
   segment_request grow(const pool_view& /*view*/, std::uint64_t need) override {
     return {.bytes = need, .least_bytes = need};

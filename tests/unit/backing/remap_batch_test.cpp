@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t page = 2 * mib;
 using outcome = remap_batch::outcome;
 
-/// A range of 8 pages of which the first two are mapped, as two runs.
+/// A range of 8 pages. The first two are mapped, as two runs.
 struct two_runs {
   sim_device device;
   address range = 0;
@@ -31,7 +31,7 @@ struct two_runs {
   static remap_batch::run made(address to) {
     return {.source = {.begin = 0, .bytes = page, .pages = {}}, .target = to};
   }
-  /// Both go to page 4 and 5, and one more is made for page 6.
+  /// Moves both to pages 4 and 5, and creates one for page 6.
   [[nodiscard]] remap_batch moving() const {
     remap_batch s;
     s.pieces = {{range + 4 * page, 3 * page}};

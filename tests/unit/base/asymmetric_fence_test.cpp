@@ -47,7 +47,7 @@ bool forbid_membarrier() {
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-// In a process of its own, begun anew, in which nobody has asked yet.
+// In a new process that has not yet registered for membarrier(2).
 TEST(AsymmetricFenceDeathTest, SaysSoWhereTheKernelRefusesIt) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -74,14 +74,14 @@ TEST(AsymmetricFence, AForkInheritsIt) {
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0);
 }
 
-// Dekker's entry protocol as a thread's cache uses it: never are both inside. Where the fences are not offered, both
-// sides do what the header says.
+// Dekker's entry protocol as a thread's cache uses it: both threads are never inside at once. If the fences are not
+// available, both sides follow the header's instructions.
 TEST(AsymmetricFence, KeepsTwoThreadsApart) {
   const bool cheap = asymmetric_fences();
   std::atomic<bool> inside{false};
   std::atomic<bool> claimed{false};
   std::atomic<bool> stop{false};
-  std::uint64_t guarded = 0;  // plain: written by whoever is alone
+  std::uint64_t guarded = 0;  // not atomic: only the thread inside writes it
   std::uint64_t entered = 0;
   std::thread frequent{[&] {
     while (!stop.load(std::memory_order_relaxed)) {

@@ -1,4 +1,4 @@
-// GPUMEM_DEVICES as text: what is read, what is refused, and that it reads back.
+// The text of GPUMEM_DEVICES: accepted and refused values, and the round trip.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -44,7 +44,7 @@ TEST(job_rank, is_none_where_a_name_means_something_else) {
   EXPECT_EQ(found({{"RANK", "-1"}, {"LOCAL_RANK", "0"}}), std::nullopt);
 }
 
-/// In a process of its own, since the rank is read once.
+/// Runs in a separate process, because the rank is read once.
 class in_a_job : public testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }

@@ -275,7 +275,7 @@ TEST(Settings, BadVariablesBecomeProblemsAndKeepTheFormerValue) {
   EXPECT_EQ(s.policy, "no_such_policy");
 }
 
-// Whatever GPUMEM_STRICT says: a program that was to have less never gets all.
+// Independent of GPUMEM_STRICT: a program with a bad limit never gets all memory.
 TEST(Settings, ABadLimitPoolGroupOrDeviceIsAnErrorAndNothingIsChanged) {
   for (const auto& [variable, value] : {std::pair{"GPUMEM_LIMIT", "4XB"},
                                         {"GPUMEM_LIMIT", ""},
@@ -323,7 +323,7 @@ TEST(Settings, NamesTheOverridesOfOtherDevices) {
 }
 
 TEST(Settings, UnknownVariableGetsTheClosestName) {
-  // What was meant for a setting that guards memory is an error.
+  // A misspelt name of a setting that limits memory is an error.
   EXPECT_EQ(settings{}.apply({{"GPUMEM_LIMTI", "4GiB"}}).message(),
             "GPUMEM_LIMTI=4GiB: unknown variable; did you mean GPUMEM_LIMIT?");
   EXPECT_EQ(settings{}.apply({{"GPUMEM_LIMTI_1", "4GiB"}}).message(),

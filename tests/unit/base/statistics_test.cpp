@@ -69,7 +69,7 @@ TEST(OomReport, HeadlineSaysWhatFailedWhyAndWhatToDo) {
       "why` says who held what, and tries every policy on the recording");
 }
 
-// What no free and no end of another program would help against.
+// Failures that neither a free nor the end of another program would cure.
 TEST(OomReport, ARequestLargerThanTheLimitOrTheDeviceSaysSo) {
   oom_report report = example(oom_cause::limit);
   report.pool_statistics.limit_bytes = 2 * gib;

@@ -1,4 +1,4 @@
-/// What a program with more rights than its user does not obey.
+/// Paths that a program with more rights than its user must not use.
 #include "trusted_path.hpp"
 
 #include <gmock/gmock.h>

@@ -250,7 +250,7 @@ TEST(binary_trace, is_refused_another_ending_or_a_full_disk) {
   }
 }
 
-/// Of this thread: what other programs do at the same time does not count.
+/// CPU time of this thread, so that other programs do not affect it.
 double processor_seconds() {
   timespec used{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);

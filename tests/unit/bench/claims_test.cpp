@@ -28,7 +28,7 @@ result<claims_report> run(std::vector<std::string> only, unsigned jobs = 2) {
   return run_claims(with);
 }
 
-/// How many rows agree with the statement, of how many.
+/// The number of rows that agree with the statement, and of all rows.
 struct score {
   std::size_t agree = 0;
   std::size_t of = 0;

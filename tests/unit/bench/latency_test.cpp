@@ -97,7 +97,7 @@ TEST(latency, a_case_that_ran_out_of_memory_is_a_row_all_the_same) {
   EXPECT_THAT(latency_table({failed}, {}), testing::HasSubstr("out of memory"));
 }
 
-// The bound is of whole times, which a program sees; own code is without what the double takes.
+// The bound applies to whole times, as a program sees them; own code excludes the time of the simulated driver.
 TEST(latency, a_pair_is_compared_with_the_fastest_cub) {
   const std::vector<latency_row> rows{with_share(row(ours, "pair_4KiB", 25), 5),
                                       row(ours, "pair_2MiB", 50),

@@ -56,7 +56,7 @@ TEST(trace_recorder, writes_what_the_reader_reads) {
   }
 }
 
-/// What a child process counts where its parent sees it.
+/// Counters of a child process in memory shared with its parent.
 class shared_count {
  public:
   shared_count()

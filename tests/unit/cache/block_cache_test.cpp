@@ -24,7 +24,7 @@ thread_cache& mine_of(fake_arena& a) {
   return *a.cache.mine();
 }
 
-/// So many blocks of that size, freed so that this thread's cache has as many as it takes.
+/// Allocates and frees `count` blocks of a size, so that this thread's cache keeps as many as it may.
 std::vector<address> fill(fake_arena& a, std::uint64_t bytes, unsigned count, cached_stream of = first) {
   std::vector<address> all;
   for (unsigned k = 0; k < count; ++k) all.push_back(a.allocate(bytes, of));
@@ -132,8 +132,8 @@ TEST(block_cache, keeps_more_than_its_share_only_of_a_pair_that_repeats) {
   EXPECT_FALSE(a.release(other));
 }
 
-// Another thread allocates what this one frees, so the pair meets a bin that is full; the share fell since it was
-// filled.
+// Another thread allocates the blocks that this one frees, so the pair finds a full bin. The cache's share has fallen
+// since the bin was filled.
 TEST(block_cache, a_pair_that_repeats_is_alone_in_a_bin_that_was_full) {
   fake_arena a;
   a.calm();

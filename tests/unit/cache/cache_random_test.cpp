@@ -1,5 +1,5 @@
-// Three threads allocate and free at random, each what any of them allocated, one after the other, while shares rise
-// and fall: whoever does what, no block is lost or had twice, and no bin holds more than it may.
+// Three threads take turns to allocate and free at random, also blocks of other threads, while shares rise and fall. No
+// block is lost or handed out twice, and no bin exceeds its capacity.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -84,7 +84,7 @@ class cache_random : public ::testing::TestWithParam<std::uint64_t> {
     if (what == 999) a.cache.reclaim(streams[random() % streams.size()].owner);
     a.cache.flush_deferred(*a.cache.mine());
   }
-  // The same size by one thread and back by another.
+  // One thread allocates a size, and another frees it.
   void pairs() {
     worker& one = threads[random() % threads.size()];
     worker& other = threads[random() % threads.size()];

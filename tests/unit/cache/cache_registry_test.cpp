@@ -93,7 +93,7 @@ TEST(thread_caches, a_pool_that_is_gone_is_not_told_of_a_threads_end) {
     static_cast<void>(x->it.make_mine());
     step.arrive_and_wait();  // made
     step.arrive_and_wait();  // gone
-    tested_caches another;   // whatever lies where the first one was, this thread has no cache of it
+    tested_caches another;   // even at the first one's address, this thread has no cache of it
     EXPECT_EQ(another.it.mine(), nullptr);
     EXPECT_NE(another.it.make_mine(), nullptr);
   }};
@@ -116,7 +116,7 @@ TEST(thread_caches, a_later_one_at_the_same_address_is_another_one) {
   }
 }
 
-/// Freed after the thread's caches are: thread-local objects go in the opposite order of their making.
+/// Destroyed after the thread's caches: thread-local objects are destroyed in reverse order of construction.
 struct late_user {
   std::function<void()> does;
   late_user() = default;
@@ -170,8 +170,8 @@ TEST(thread_caches, a_stop_keeps_the_other_threads_out_and_not_its_own) {
   t.join();
 }
 
-// The number of an allocator that takes no part (another program's, behind the same interface) is 0, and so is that of
-// a pool whose caches serve under the lock alone: the two must not find each other.
+// An allocator without caches (a program's own, behind the same interface) has number 0, and so has a pool whose caches
+// serve only under the lock. A look-up must not take one for the other.
 TEST(thread_caches, a_place_without_an_allocator_is_nobodys) {
   tested_caches x{{.allocator = 0, .device = 0}};
   thread_cache* const mine = x.it.make_mine();
@@ -180,7 +180,7 @@ TEST(thread_caches, a_place_without_an_allocator_is_nobodys) {
   EXPECT_NE(tls_last_cache.allocator, 0U);
 }
 
-// The child of a fork has the parent's list and perhaps its locks, held by threads that it does not have.
+// A forked child has the parent's list, and perhaps locks that the parent's other threads held.
 TEST(thread_caches, a_fork_ends_even_where_a_thread_was_ending) {
   fake_arena behind;
   std::barrier step{2};
@@ -217,7 +217,7 @@ TEST(thread_caches, a_fork_ends_even_where_a_thread_was_ending) {
   EXPECT_EQ(WEXITSTATUS(state), 0);
 }
 
-// A thread that gives its cache back holds a lock, and is not in the child.
+// A thread that returns its cache holds a lock, and does not exist in the child.
 TEST(thread_caches, a_forked_child_closes_them_whatever_other_threads_did) {
   fake_arena behind;
   std::atomic<bool> ending{false};

@@ -9,7 +9,7 @@ namespace {
 
 using sizes = std::vector<std::uint64_t>;
 
-/// Of each batch: its bytes.
+/// The bytes of each batch.
 sizes taken(deferred_frees& of, bool memory_is_short) {
   sizes out;
   of.take(memory_is_short, [&](const deferred_frees::batch& b) { out.push_back(b.bytes); });

@@ -1,4 +1,4 @@
-/// A fake arena: it hands out addresses with no memory behind them, and counts the blocks that come back.
+/// A fake arena: it hands out addresses without memory, and counts the blocks that come back.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ class fake_arena final : public cache_source {
     return r;
   }
 
-  /// What a pool does on a miss and on a free that no cache takes.
+  /// Like a pool on a miss, and on a free that no cache takes.
   address allocate(std::uint64_t bytes, cached_stream of = {1, 100}, std::uint64_t requested = 0) {
     if (requested == 0) requested = bytes;
     const std::lock_guard held{lock};
@@ -72,7 +72,7 @@ class fake_arena final : public cache_source {
     cache.note_live();
     return blocks[i].begin;
   }
-  /// The same block once more, where the arena has it: as best fit would serve its size.
+  /// Hands out the same block again if the arena has it, as best fit would.
   address again(address at, cached_stream of = {1, 100}) {
     const std::lock_guard held{lock};
     cache.return_pair(cache.mine());
@@ -84,7 +84,7 @@ class fake_arena final : public cache_source {
                  owner_word::plain(same->bytes, same->bytes, of.owner));
     return at;
   }
-  /// True where the thread's cache has it.
+  /// Frees the block. True if the thread's cache keeps it.
   bool release(address at, cached_stream of = {1, 100}) {
     const std::lock_guard held{lock};
     thread_cache* const mine = cache.mine();
@@ -97,8 +97,8 @@ class fake_arena final : public cache_source {
     cache.return_block(seen.index, of.owner);
     return false;
   }
-  /// A peak that hardly a test reaches, turned over so often that blocks of every size are kept. No block is left of
-  /// it.
+  /// Reaches a peak that hardly any test reaches, and allocates and frees so often that caches then keep blocks of
+  /// every size. Leaves no block behind.
   void calm() {
     static_cast<void>(release(allocate(64 * mib)));
     came_back = 0;

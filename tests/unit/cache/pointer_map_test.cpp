@@ -57,14 +57,14 @@ TEST(owner_word, an_odd_block_is_live_but_not_plainly) {
   EXPECT_FALSE(owner_word{}.plainly_live()) << "nobody's is not live, whoever owner 0 is";
 }
 
-/// As the pool does, which empties the caches before.
+/// Inserts like the pool, which empties the caches first.
 slot_index insert(pointer_map& t, address at, block_index block, owner_word w) {
   if (!t.has_room()) t.grow();
   return t.insert(at, block, w);
 }
 void erase(pointer_map& t, address at) { t.erase(t.find(at).index); }
 
-/// The block whose slot stands there, or `no_block`.
+/// The block that the table has at the address, or `no_block`.
 block_index block_at(const pointer_map& t, address at) {
   const pointer_map::lookup seen = t.find(at);
   return seen.word().held_by() != holder::nobody ? t.block_of(seen.index) : no_block;
@@ -124,7 +124,7 @@ TEST(pointer_map, a_slot_stays_where_it_is_until_the_table_grows) {
   }
 }
 
-// Where a slot would stand in a table of the first size, were it alone.
+// The slot of an address in an otherwise empty table of the first size.
 slot_index home(address at) {
   pointer_map t;
   return t.insert(at, 0, of(512));
@@ -132,8 +132,8 @@ slot_index home(address at) {
 
 constexpr slot_index slots_of_a_line = 4;
 
-// So that a run of blocks which goes from thread to thread is fetched ahead, and small neighbours of two threads do not
-// take each other's lines.
+// So the processor prefetches a run of blocks that passes between threads, and small neighbours of two threads share no
+// cache line.
 TEST(pointer_map, a_page_further_is_a_line_further_and_small_neighbours_share_none) {
   const slot_index all = 8192;
   for (std::uint32_t n = 0; n < 200; ++n) {
@@ -145,7 +145,7 @@ TEST(pointer_map, a_page_further_is_a_line_further_and_small_neighbours_share_no
   }
 }
 
-// In tables as full as they may be, of blocks at any distance from each other: how many slots a search looks at.
+// Counts the slots that a search visits, in the fullest tables, with blocks at any distance from each other.
 TEST(pointer_map, no_distance_between_blocks_makes_searches_long) {
   for (const std::uint32_t most : {4096U, 8192U, 65536U}) {
     for (const std::uint64_t step : {std::uint64_t{512}, std::uint64_t{1536}, std::uint64_t{3584}, 4 * kib, 10 * kib,
@@ -155,7 +155,7 @@ TEST(pointer_map, no_distance_between_blocks_makes_searches_long) {
       while (t.size() < most) insert(t, first + t.size() * step, 0, of(512));
       std::uint64_t looks = 0;
       for (std::uint32_t i = 0; i < most; ++i) {
-        // Of a table of that size in which nothing else is.
+        // In an otherwise empty table of that size.
         const address at = first + i * step;
         if (alone.bytes() != t.bytes()) {
           for (std::uint32_t k = 0; alone.bytes() < t.bytes(); ++k) insert(alone, nth(k), 0, of(512));
@@ -171,11 +171,11 @@ TEST(pointer_map, no_distance_between_blocks_makes_searches_long) {
   }
 }
 
-// Blocks come and go, numbers and addresses are used again in other pairs, places are used again in runs.
+// Blocks come and go. Numbers and addresses are reused in other pairs, and slots are reused in runs.
 TEST(pointer_map, agrees_with_a_map_under_random_use) {
   for (unsigned seed = 1; seed <= 6; ++seed) {
     std::mt19937_64 random{seed};
-    // Segments far from each other, and addresses in steps of 2 MiB: what a hash could be bad at.
+    // Hard cases for a hash: segments far from each other, and addresses in steps of 2 MiB.
     const std::uint64_t step = seed % 2 == 0 ? 512 : 2 * mib;
     const std::uint32_t places = seed < 4 ? 300 : 20'000;
     pointer_map t;
@@ -218,8 +218,8 @@ TEST(pointer_map, memory_is_bounded_by_the_most_that_were_in_it) {
   for (std::uint32_t i = 0; i < most; ++i) ASSERT_EQ(block_at(t, nth(19 * most + i)), i);
 }
 
-// What is in the table throughout is found by a thread without the lock while others come and go around it, and what
-// was taken out is found as nobody's, or as what stands there now.
+// A thread without the lock finds every permanent entry while other entries come and go. For a removed address it finds
+// no holder, or the present block.
 TEST(pointer_map, readers_without_the_lock_find_what_stays_and_never_another_block) {
   pointer_map t;
   constexpr std::uint32_t all = 500;

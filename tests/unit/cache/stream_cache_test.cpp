@@ -53,7 +53,7 @@ TEST(stream_cache, takes_a_batch_in_the_order_of_its_frees) {
   for (const slot_index i : from_another) EXPECT_EQ(bin.pop(), i);
 }
 
-// Above 64 KiB, the latest has it.
+// Above 64 KiB, the latest size gets the bin.
 TEST(stream_cache, sizes_that_share_a_bin_take_turns) {
   constexpr std::uint32_t a = 1000;
   std::uint32_t b = a + 1;
@@ -69,7 +69,7 @@ TEST(stream_cache, sizes_that_share_a_bin_take_turns) {
   EXPECT_EQ(s.find(b), &bin);
 }
 
-// Whatever is asked for: an allocation looks at no size before.
+// For any size, because an allocation does not check the size first.
 TEST(stream_cache, finds_no_bin_for_what_none_is_of) {
   stream_cache s{{1, 0}};
   for (const std::uint32_t units : {1U, 7U, 128U, 129U, 4096U, UINT32_MAX}) {

@@ -45,7 +45,7 @@ TEST(thread_cache, keeps_the_memory_of_one_stream_for_the_next) {
   EXPECT_EQ(c.metadata_bytes(), of_one);
 }
 
-// Numbers that meet in the table, and one whose home is its end.
+// Numbers that collide in the table, and one whose slot is the last.
 TEST(thread_cache, finds_every_stream_however_they_come_and_go) {
   thread_cache c;
   std::mt19937 random{1};
@@ -87,7 +87,7 @@ TEST(thread_cache, counts_what_it_holds_and_what_it_served) {
   EXPECT_EQ(c.allocations(), 1U);
 }
 
-// Stopped by another thread: after the request, the fence and the wait, the owner is out until the stop ends.
+// Another thread stops the cache: after the request, the fence and the wait, its owner stays out until the stop ends.
 TEST(thread_cache, is_touched_by_one_at_a_time) {
   thread_cache c;
   std::uint64_t guarded = 0;

@@ -73,7 +73,7 @@ TEST_F(Advise, RanksWhatFitsBeforeWhatDoesNot) {
   }
 }
 
-/// Of a recording that ran out: the policy that refused is not advised within the memory in which it refused.
+/// After a recording that ran out of memory, the policy that refused is not advised within the same memory.
 TEST_F(Advise, TakesRefusedRequestsIntoAccount) {
   const std::string rows =
       "Thread,Time,Action,Pointer,Size,Stream\n"
@@ -105,7 +105,7 @@ TEST_F(Advise, TakesRefusedRequestsIntoAccount) {
   EXPECT_TRUE(fits(advice(file), "growth")) << "a retry was served";
 }
 
-/// What a policy takes by a default that depends on measured times varies between runs: no verdict within that margin.
+/// A policy whose default depends on measured times needs different memory in each run: no verdict within this margin.
 TEST_F(Advise, LeavesAMarginWhereRunsVary) {
   const auto row_of = [](const json& all, const std::string& policy) {
     for (const json& row : all["results"]) {

@@ -1,4 +1,4 @@
-// `gpumem dump`: this test is the process that is served and dumped.
+// `gpumem dump`: this test is itself the served process that is dumped.
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class Dump : public Program {
     ASSERT_TRUE(socket.ok()) << socket.why().message();
     socket_ = *std::move(socket);
   }
-  /// Three blocks of which one stays, and a request that is refused.
+  /// Allocates three blocks, keeps one, and makes a request that is refused.
   void use_memory() {
     kept_ = served_->allocate(3 * mib + 5);
     for (const std::size_t bytes : {std::size_t{1000}, 200 * mib}) served_->deallocate(served_->allocate(bytes));

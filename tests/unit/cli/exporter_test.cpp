@@ -213,7 +213,7 @@ TEST_F(Exporter, FollowsTheMachineAndGoesOnWithoutNvml) {
   EXPECT_EQ(end(SIGTERM), 0);
 }
 
-// NVML hangs where a card does. The scrape must not keep the exporter from ending.
+// NVML hangs if a card hangs. A scrape must not keep the exporter from ending.
 TEST_F(Exporter, EndsDuringALookThatHangs) {
   const int port = start(machine_ + " FAKENVML_HANG=1");
   ASSERT_GT(port, 0);
@@ -300,7 +300,7 @@ TEST_F(Textfile, ThatCannotBeWrittenIsRefused) {
   expect_refused("top --prometheus --interval 2", 2, "expected one or the other");
 }
 
-// A full disk: the file that was there stays as it was, and no part of another one is left.
+// A full disk: the existing file is unchanged, and no partial file is left.
 TEST_F(Textfile, OfAFullDiskIsUnchanged) {
   const std::string file = folder() + "/gpumem.prom";
   std::ofstream{file} << "before\n";

@@ -1,4 +1,4 @@
-// `gpumem top`: cards and served processes, of which this test is one.
+// `gpumem top`: cards and served processes. This test is itself a served process.
 #include <unistd.h>
 
 #include <filesystem>

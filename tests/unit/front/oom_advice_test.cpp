@@ -24,13 +24,13 @@ class OomAdvice : public ::testing::Test {
   void SetUp() override {
     folder_ = ::testing::TempDir() + "gpumem-advice-" + std::to_string(::getpid());
     std::filesystem::create_directory(folder_);
-    // In the place of the tool: writes what it got, completely or not at all.
+    // Replaces the tool: writes its arguments and environment, atomically.
     std::ofstream{folder_ + "/gpumem"} << "#!/bin/sh\n{ echo \"$@\"; env; } >\"$0.part\"\nmv \"$0.part\" \"$0.told\"\n";
     ::chmod((folder_ + "/gpumem").c_str(), 0755);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  /// In a child, which ends with the number of tools that it started.
+  /// Runs in a child, whose exit status is the number of tools that it started.
   int run_out(bool advises) {
     const pid_t child = ::fork();
     if (child == 0) {

@@ -170,7 +170,7 @@ TEST_F(planned, keeps_streams_apart_under_poll_and_asks_for_nothing) {
 /// Stream 1 gets a place that stream 0 freed a request before.
 class planned_turns : public planned, public ::testing::WithParamInterface<stream_reuse> {
  protected:
-  /// Departures in a step with this much time between the free and the other stream's request.
+  /// Departures from the plan in a step with this time between the free and the other stream's request.
   std::uint64_t departures_after(std::uint64_t between_ns) {
     reuse_ = GetParam();
     lag_ns_ = 1'000'000;

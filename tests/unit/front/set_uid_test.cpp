@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 constexpr uid_t user = 65534;
 constexpr int not_secure = 77;
 
-/// What the copy does.
+/// The program of the copy.
 TEST(SetUid, DISABLED_Program) {
   if (!runs_secure()) std::_Exit(not_secure);
   settings with;

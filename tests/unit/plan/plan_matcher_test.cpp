@@ -48,7 +48,7 @@ TEST(follower, finds_its_way_again_after_what_is_left_out) {
 TEST(follower, goes_on_at_the_next_of_several_places_that_look_alike) {
   plan_matcher f{stacked({1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3, 4, 7})};
   offsets(f, {1, 2, 3, 4});
-  // 9 is left out; the next requests occur at two more places, of which the nearer one is right.
+  // The program leaves out 9. The next requests occur at two later places; the nearer one is right.
   EXPECT_EQ(offsets(f, {1, 2, 3, 4, 8}), (std::vector<int>{-1, -1, -1, 25, 29}));
 }
 

@@ -1,4 +1,4 @@
-// A pool over a simulated device: what goes by the caches, what by the arena, and what is refused.
+// A pool over a simulated device: requests and frees that the caches serve, that the arena serves, and misuse.
 #include "pool.hpp"
 
 #include <fmt/format.h>
@@ -56,7 +56,7 @@ struct tested_pool {
   tested_pool(const tested_pool&) = delete;
   tested_pool& operator=(const tested_pool&) = delete;
 
-  /// As the allocator asks: the cache first.
+  /// Allocates like the allocator: from the cache first.
   status allocate(const request& r, address* at, oom_slot* refusal = nullptr) {
     *at = r.alignment == block_granularity && r.region == 0 ? it->try_cache(r.stream, r.bytes) : 0;
     return *at != 0 ? status{} : it->allocate(r, round_up(r.bytes, block_granularity), at, refusal);
@@ -71,8 +71,8 @@ struct tested_pool {
     return it->free_to_cache(at, stated) ? status{} : it->release_block(at, stated);
   }
   void give(address at, const free_args& stated = {}) { EXPECT_EQ(free(at, stated).message(), ""); }
-  /// So many requests below a peak that the caches keep small blocks from here on (src/cache/retention.hpp). In a
-  /// thread that then ends, so that no cache holds any.
+  /// Makes so many requests below a peak that the caches keep small blocks afterwards (src/cache/retention.hpp). Runs
+  /// in a thread that then ends, so that no cache holds a block.
   void calm() {
     std::thread{[this] {
       give(take(16 * mib));
@@ -274,7 +274,7 @@ std::uint64_t asked_for_ids(const tested_pool& x) {
   return x.device.calls()[static_cast<std::size_t>(device_call::stream_id)];
 }
 
-// A look at every block of the segment takes some 100 times as long as the free: ten times tell the two apart.
+// A walk over all blocks of the segment takes some 100 times as long as the free, so a factor of ten detects it.
 TEST(pool, a_free_that_states_its_stream_costs_as_much_as_a_plain_one) {
   tested_pool x;
   std::vector<address> all;

@@ -1,4 +1,4 @@
-// What the claims of others leave of a card, and the order of programs that wait.
+// The room of a card beside other programs' claims, and the order of waiting programs.
 #include "card_claims.hpp"
 
 #include <gtest/gtest.h>

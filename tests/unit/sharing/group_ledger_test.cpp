@@ -260,7 +260,7 @@ TEST(GroupLedger, AFileWhoseMakerWasKilledIsMadeAgain) {
   EXPECT_EQ((*made)->left(), 100U);
 }
 
-// Two members begin at the same moment: the holder of the file's lock creates it, and the other one waits and finds it.
+// Two members begin at once: one takes the file's lock and creates the ledger; the second one waits and finds it.
 TEST(GroupLedger, OpensNothingWhileAnotherProcessMakesIt) {
   const temporary_folder t;
   const std::string path = t.path("group-lab-GPU-1");
@@ -415,8 +415,8 @@ TEST(GroupLedger, TwoProcessesOfEightThreadsNeverExceedItByAByteThoughOneIsKille
 
 // --- many members, killed at random --------------------------------------------------------------------------------
 
-/// What eight members really hold, each in one byte of the word, so that all are read at once. A member adds after a
-/// grant and subtracts before a return, so the sum can only be too small.
+/// The memory that eight members really hold. Each has one byte of the word, so that one read gets all. A member adds
+/// after a grant and subtracts before a return, so the sum can only be too small.
 struct storm {
   static constexpr unsigned places = 8;
   static constexpr std::uint64_t limit = 200;

@@ -5,7 +5,7 @@
 namespace gpumem {
 namespace {
 
-/// One stream that frees, and one that wants what it freed.
+/// One stream that frees memory, and one that requests it.
 struct two_streams : ordered_heap {
   stream_ref first = device.create_stream();
   owner_id from = slot(first);

@@ -1,4 +1,4 @@
-/// A heap whose blocks belong to streams of a simulated device: what the tests of this layer stand on.
+/// A heap whose blocks belong to streams of a simulated device: the fixture of this layer's tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ struct ordered_heap {
   ordered_heap& operator=(const ordered_heap&) = delete;
 
   owner_id slot(stream_ref s) { return streams.slot_of(s, *streams.key_of(s)); }
-  /// A live block of 512 B, of the owner's.
+  /// Allocates 512 B for the owner.
   block_index take(owner_id o) {
     const block_index i = blocks.carve(blocks.best_fit(0, o, true, 512, 512), 512, 512);
     blocks.at(i).owner = o;
@@ -38,14 +38,14 @@ struct ordered_heap {
     blocks.release(i, o, streams[o].epoch, false);
     streams[o].dirty = true;
   }
-  /// Records every fence that has a number only, as an arena does without its lock.
+  /// Records every reserved fence, as an arena does without its lock.
   void record_fences() {
     for (const unrecorded_fence& f : streams.take_unrecorded()) {
       const result<fence> made = streams.record_on_device(f);
       streams.recorded(f, made ? std::optional{*made} : std::nullopt);
     }
   }
-  /// Makes the waits that are missing, as an arena does without its lock; how many were made.
+  /// Makes the missing waits, as an arena does without its lock. Returns their number.
   unsigned make(device_waits& waits) {
     record_fences();
     unsigned made = 0;
@@ -59,7 +59,7 @@ struct ordered_heap {
     }
     return made;
   }
-  /// All work so far is done, and its fences are seen to be.
+  /// Completes all work so far, and queries its fences.
   void let_time_pass() {
     record_fences();
     device.advance_by(2'000'000);

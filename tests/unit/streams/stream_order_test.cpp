@@ -93,7 +93,7 @@ TEST(streams, a_stream_that_left_nothing_behind_is_forgotten) {
   EXPECT_LE(t.streams.end(), 4U) << "slots are used again";
 }
 
-// As under `query`, where nobody tells that a stream has ended.
+// As under `query`, where the program does not announce the end of a stream.
 TEST(streams, that_are_long_unused_are_forgotten_and_what_they_freed_has_one_owner) {
   table t{stream_id_mode::query};
   const stream_ref steady = t.device.create_stream();
@@ -209,7 +209,7 @@ TEST(streams, no_fence_is_recorded_or_asked_while_a_stream_captures) {
   ASSERT_TRUE(t.streams.graph_gone(graph).ok());
 }
 
-// Nobody says when it ends: fences of living streams go on, and only events on the context wait.
+// The capture's end is not announced: fences of living streams are still recorded, and only events on the context wait.
 TEST(streams, a_noticed_capture_holds_up_events_on_the_context_only) {
   table t{stream_id_mode::notify};
   const owner_id capturing = t.slot(t.device.create_stream());
@@ -280,7 +280,7 @@ TEST(streams, what_a_slot_frees_is_its_own_at_once_and_the_reference_ends) {
   EXPECT_GT(t.streams.metadata_bytes(), 0U);
 }
 
-// As a pool records them, without its lock.
+// Records fences without a lock, like a pool.
 TEST(streams, a_fence_that_is_recorded_later_covers_what_was_freed_before_it_was_asked_for) {
   ordered_heap t;
   const stream_ref s = t.device.create_stream();
@@ -359,7 +359,7 @@ TEST(streams, a_batch_behind_a_fence_is_idle_once_that_is_done) {
   EXPECT_FALSE(t.streams[o].in_use);
 }
 
-// As many frees of a preloaded process pending behind one kernel.
+// Many frees of a preloaded process are pending behind one kernel.
 TEST(streams, batches_that_are_done_cost_as_much_each_however_many_there_are) {
   const auto cost = [](int batches) {
     table t;
