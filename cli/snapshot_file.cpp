@@ -24,9 +24,8 @@ class pickle_file {
       text_ += 'J';
       append(value, 4);
     } else {
-      text_ += "\x8a\x09";  // nine bytes, because the highest bit is the sign
+      text_ += "\x8a\x08";  // two's complement; addresses and sizes are below 2^63
       append(value, 8);
-      text_ += '\0';
     }
   }
   /// Writes a repeated text only once.

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "context_order.hpp"
 #include "arena_state.hpp"
+#include "context_order.hpp"
 #include "plan_executor.hpp"
 #include "pool_capture.hpp"
 

@@ -6,11 +6,11 @@
 
 #include <mutex>
 
-#include "process_accounting.hpp"
+#include "device_registry.hpp"
 #include "entry_points.hpp"
 #include "oom_log.hpp"
 #include "other_contexts.hpp"
-#include "device_registry.hpp"
+#include "process_accounting.hpp"
 
 namespace gpumem::preload {
 

@@ -11,11 +11,11 @@
 #include <fstream>
 
 #include "checked_mutex.hpp"
+#include "device_registry.hpp"
 #include "driver_file.hpp"
 #include "gpumem/settings.hpp"
 #include "log.hpp"
 #include "process_settings.hpp"
-#include "device_registry.hpp"
 #include "text.hpp"
 
 namespace gpumem::preload {

@@ -1,6 +1,6 @@
 // Calls that free counted memory (process_accounting.hpp).
-#include "process_accounting.hpp"
 #include "driver_calls.hpp"
+#include "process_accounting.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {

@@ -1,7 +1,7 @@
 // Calls that begin or end streams, captures and contexts, and calls that choose a memory pool.
-#include "process_accounting.hpp"
 #include "driver_calls.hpp"
 #include "other_contexts.hpp"
+#include "process_accounting.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {

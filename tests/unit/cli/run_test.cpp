@@ -76,8 +76,8 @@ TEST_F(Run, ACommandThatCannotBeRunHasTheShellsStatus) {
 }
 
 TEST_F(Run, RefusesBadWordsInOneLine) {
-  expect_refused("", 2,
-                 "expected run, devices, top, exporter, lease, plan, advise, why, convert, simulate, predict or fit");
+  expect_refused(
+      "", 2, "expected run, devices, top, exporter, lease, plan, advise, why, dump, convert, simulate, predict or fit");
   expect_refused("fly", 2, "fly");
   expect_refused("run", 2, "expected gpumem run [OPTIONS] -- COMMAND...");
   expect_refused("run --", 2, "no command");
