@@ -45,7 +45,7 @@ std::string own_command() {
   return printable(name, 32);
 }
 
-void write_line(notes& notes, const std::string& path) GPUMEM_REQUIRES(n.mutex) {
+void write_line(notes& notes, const std::string& path) GPUMEM_REQUIRES(notes.mutex) {
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) return;
   if (notes.place < 0) {  // append; all lines have the same length
