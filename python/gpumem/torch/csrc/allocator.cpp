@@ -116,8 +116,9 @@ class torch_allocator final : public native::CUDAAllocator {
     std::uint64_t waits_before = 0, device_allocs_before = 0, device_frees_before = 0;
     pool_table pools;
     std::map<MempoolId_t, std::uint64_t> idle_at_end;  // of MemPools that end now
-    block_totals totals;                               // without pools, at the time of `totals_at`
+    block_totals totals;                               // at the time of `totals_at` and `pools_at_totals`
     std::optional<gpumem::statistics> totals_at;
+    std::pair<std::uint64_t, std::uint64_t> pools_at_totals;
 
     [[nodiscard]] std::uint64_t own_bytes() const { return own_taken - own_returned; }
   };
@@ -624,19 +625,22 @@ class torch_allocator final : public native::CUDAAllocator {
     TORCH_CHECK(s.ok(), "gpumem: ", s.why().message());
     return *s;
   }
-  /// Walks all blocks, unless there are no pools and each of gpumem's counters is as at the last walk.
+  /// Walks all blocks, unless each of gpumem's counters, and each pool, is as at the last walk.
   block_totals totals_of(device_state& d, const gpumem::statistics& now) {
     static_assert(std::has_unique_object_representations_v<gpumem::statistics>);
+    std::pair<std::uint64_t, std::uint64_t> pools;
     {
       const guard lock{mutex_};
-      const bool has_pools = !d.pools.sources().empty();
-      if (has_pools) d.totals_at.reset();
-      if (d.totals_at && std::memcmp(&*d.totals_at, &now, sizeof now) == 0) return d.totals;
+      pools = d.pools.changes();
+      if (d.totals_at && d.pools_at_totals == pools && std::memcmp(&*d.totals_at, &now, sizeof now) == 0) {
+        return d.totals;
+      }
     }
     block_totals walked = total_blocks(map_of(d));
     const guard lock{mutex_};
     d.totals = walked;
     d.totals_at = now;
+    d.pools_at_totals = pools;
     return walked;
   }
   memory_map map_of(device_state& d) {
