@@ -96,6 +96,28 @@ def trainer_finds_a_batch_size():
 
 
 @step
+def emptied_among_small_tensors():
+    """Large tensors of a step among small ones that stay; then `empty_cache`, as before memory is lent to others."""
+    kept, seen = [], []
+    before = torch.cuda.memory_reserved() // MIB
+    # What PyTorch's own allocator keeps reserved after each of the three steps.
+    for natively in (42, 82, 124):
+        large = []
+        for i in range(200):
+            large.append(torch.empty(20 * MIB, dtype=torch.uint8, device="cuda"))
+            kept.append(torch.empty(4096, dtype=torch.uint8, device="cuda"))
+            if i % 10 == 0:
+                kept.append(torch.empty(2 * MIB, dtype=torch.uint8, device="cuda"))
+        del large
+        torch.cuda.empty_cache()
+        seen.append(torch.cuda.memory_reserved() // MIB - before)
+        assert seen[-1] <= natively * 3 // 2, f"{seen} MiB are reserved; PyTorch's own keeps {natively}"
+    kept.clear()
+    torch.cuda.empty_cache()
+    return f"{seen} MiB kept"
+
+
+@step
 def observed():
     """Out-of-memory observers, metadata and annotations of the history, the GPU trace, the profiler."""
     seen = []

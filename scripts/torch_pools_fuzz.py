@@ -147,6 +147,20 @@ class program:
             raise failed(f"{held} bytes are allocated, expected {wanted}")
         if torch.cuda.memory_reserved() > self.limit:
             raise failed(f"{torch.cuda.memory_reserved()} bytes are reserved, limit {self.limit}")
+        if torch.cuda.get_allocator_backend() == "gpumem":
+            self.compare_statistics()
+
+    def compare_statistics(self):
+        """Statistics are kept between two looks while nothing changes; a snapshot looks at each block."""
+        counted, segments = torch.cuda.memory_stats(), torch.cuda.memory_snapshot()
+        blocks = [(block["size"], block["state"], len(each["blocks"]) > 1) for each in segments for block in each["blocks"]]
+        split = [size for size, state, beside in blocks if state == "inactive" and beside]
+        active = [size for size, state, _ in blocks if state != "inactive"]
+        for name, found in (("segment", len(segments)), ("inactive_split", len(split)),
+                            ("inactive_split_bytes", sum(split)), ("active", len(active)), ("active_bytes", sum(active)),
+                            ("reserved_bytes", sum(each["total_size"] for each in segments))):
+            if counted[f"{name}.all.current"] != found:
+                raise failed(f"{name} is {counted[f'{name}.all.current']} in the statistics, {found} in the snapshot")
 
     def end(self):
         self.live.clear()

@@ -7,15 +7,25 @@ import unittest
 from gpumem.torch import _settings
 
 
+DEFAULT = {"policy": "caching"}
+
+
 def translate(text, given=None, variable="PYTORCH_CUDA_ALLOC_CONF", **environment):
     return _settings.translate({variable: text, **environment}, given or {})
 
 
 class Translate(unittest.TestCase):
     def test_says_nothing_without_settings(self):
-        self.assertEqual(_settings.translate({}, {}), ({}, ""))
-        self.assertEqual(translate(""), ({}, ""))
-        self.assertEqual(translate("expandable_segments:False"), ({}, ""))
+        for environment in ({}, {"PYTORCH_CUDA_ALLOC_CONF": ""}, {"PYTORCH_ALLOC_CONF": "expandable_segments:False"}):
+            self.assertEqual(_settings.translate(environment, {}), (DEFAULT, ""))
+
+    def test_selects_pytorchs_segments_unless_a_policy_or_a_backing_is_named(self):
+        for environment, given in (({"GPUMEM_POLICY": "growth"}, {}), ({"GPUMEM_BACKING": "plain"}, {}),
+                                   ({"GPUMEM_BACKING_1": "mapped"}, {}), ({}, {"policy": "growth"}),
+                                   ({}, {"backing": "mapped"})):
+            self.assertEqual(_settings.translate(environment, given), ({}, ""))
+        self.assertEqual(_settings.translate({"GPUMEM_LIMIT": "80%", "GPUMEM_POLICY_1": "growth"}, {"limit": "1GiB"}),
+                         (DEFAULT, ""))
 
     def test_selects_expandable(self):
         for variable in _settings.VARIABLES:
@@ -25,10 +35,10 @@ class Translate(unittest.TestCase):
 
     def test_reads_the_variable_that_pytorch_reads(self):
         chosen, _ = translate("expandable_segments:False", PYTORCH_ALLOC_CONF="expandable_segments:True")
-        self.assertEqual(chosen, {})
+        self.assertEqual(chosen, DEFAULT)
 
     def test_takes_the_last_of_equal_keys(self):
-        self.assertEqual(translate("expandable_segments:True,expandable_segments:False")[0], {})
+        self.assertEqual(translate("expandable_segments:True,expandable_segments:False")[0], DEFAULT)
         self.assertEqual(translate(" expandable_segments : False, expandable_segments : True ")[0], {"policy": "expandable"})
 
     def test_leaves_a_named_policy(self):
@@ -42,15 +52,16 @@ class Translate(unittest.TestCase):
         chosen, line = translate("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4],"
                                  "max_split_size_mb:64,backend:native,pinned_num_register_threads:8,"
                                  "per_process_memory_fraction:0.5")
-        self.assertEqual(chosen, {})
+        self.assertEqual(chosen, DEFAULT)
         self.assertTrue(line.endswith("no effect with gpumem: max_split_size_mb, roundup_power2_divisions, backend"), line)
 
     def test_says_nothing_of_keys_in_force(self):
-        self.assertEqual(translate("pinned_use_cuda_host_register:True,per_process_memory_fraction:0.5"), ({}, ""))
+        self.assertEqual(translate("pinned_use_cuda_host_register:True,per_process_memory_fraction:0.5"),
+                         (DEFAULT, ""))
 
     def test_leaves_text_without_keys_to_pytorch(self):
         for text in (",", ":", "[", "expandable_segments", "[a:b", "::::"):
-            self.assertEqual(translate(text)[0], {}, text)
+            self.assertEqual(translate(text)[0], DEFAULT, text)
 
 
 if __name__ == "__main__":

@@ -117,8 +117,9 @@ class torch_allocator final : public native::CUDAAllocator {
     std::uint64_t waits_before = 0, device_allocs_before = 0, device_frees_before = 0;
     pool_table pools;
     std::map<MempoolId_t, std::uint64_t> idle_at_end;  // of MemPools that are ending
-    block_totals totals;                               // valid without pools, while the statistics equal `totals_at`
+    block_totals totals;                               // at the time of `totals_at` and `pools_at_totals`
     std::optional<gpumem::statistics> totals_at;
+    std::pair<std::uint64_t, std::uint64_t> pools_at_totals;
 
     [[nodiscard]] std::uint64_t own_bytes() const { return own_taken - own_returned; }
   };
@@ -627,19 +628,23 @@ class torch_allocator final : public native::CUDAAllocator {
     TORCH_CHECK(s.ok(), "gpumem: ", s.why().message());
     return *s;
   }
-  /// Walks all blocks, unless there are no pools and gpumem's counters are unchanged since the last walk.
+  /// Walks all blocks, unless each of gpumem's counters, and each pool, is as at the last walk.
   block_totals totals_of(device_state& state, const gpumem::statistics& statistics) {
     static_assert(std::has_unique_object_representations_v<gpumem::statistics>);
+    std::pair<std::uint64_t, std::uint64_t> pools;
     {
       const guard lock{mutex_};
-      const bool has_pools = !state.pools.sources().empty();
-      if (has_pools) state.totals_at.reset();
-      if (state.totals_at && std::memcmp(&*state.totals_at, &statistics, sizeof statistics) == 0) return state.totals;
+      pools = state.pools.changes();
+      if (state.totals_at && state.pools_at_totals == pools &&
+          std::memcmp(&*state.totals_at, &statistics, sizeof statistics) == 0) {
+        return state.totals;
+      }
     }
     block_totals walked = total_blocks(map_of(state));
     const guard lock{mutex_};
     state.totals = walked;
     state.totals_at = statistics;
+    state.pools_at_totals = pools;
     return walked;
   }
   memory_map map_of(device_state& state) {

@@ -66,6 +66,7 @@ class gpumem_memory final : public memory_source {
     const std::lock_guard lock{mutex_};
     for (const auto& [unused, region] : regions_) map.pool_of_region[region] = pool;
   }
+  [[nodiscard]] std::uint64_t changes() const noexcept override { return changes_; }
   /// Closes the regions of a pool that have idle memory: their idle memory then serves every request, and live blocks
   /// follow when they are freed. Later requests of the pool open new regions.
   bool give_back() override {
@@ -85,6 +86,7 @@ class gpumem_memory final : public memory_source {
         if (with_idle_blocks.contains(each->second)) closing.insert(regions_.extract(each));
         each = next;
       }
+      ++changes_;
     }
     bool any = false;
     for (const auto& [unused, region] : closing) any = memory().close_region(logical_, region).ok() || any;
@@ -96,6 +98,7 @@ class gpumem_memory final : public memory_source {
     {
       const std::lock_guard lock{mutex_};
       closing.swap(regions_);
+      ++changes_;
     }
     for (const auto& [unused, region] : closing) static_cast<void>(memory().close_region(logical_, region));
   }
@@ -120,6 +123,7 @@ class gpumem_memory final : public memory_source {
     if (region != 0) return region;
     const gpumem::result<std::uint64_t> opened = memory().open_region(logical_, {asked.stream});
     TORCH_CHECK(opened.ok(), "gpumem: ", opened.why().message());
+    ++changes_;
     return region = *opened;
   }
 
@@ -127,6 +131,7 @@ class gpumem_memory final : public memory_source {
   const bool of_pool_;
   mutable std::mutex mutex_;
   std::map<std::pair<cudaStream_t, bool>, std::uint64_t> regions_;
+  std::atomic<std::uint64_t> changes_ = 0;
 };
 
 /// The limit of one GPU. gpumem's own limit is what remains beside memory from other sources.

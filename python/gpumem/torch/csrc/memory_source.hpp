@@ -72,6 +72,8 @@ class memory_source {
   /// Returns the segment that contains the address. Throws if there is none.
   [[nodiscard]] virtual segment_range segment_around(const void* ptr) const = 0;
   virtual void describe(memory_map& map, const pool_id& pool) const = 0;
+  /// Grows with each change of what `describe` shows, apart from gpumem's blocks, which gpumem counts itself.
+  [[nodiscard]] virtual std::uint64_t changes() const noexcept = 0;
   /// Returns idle memory: to the other requests of the GPU, or to its allocator. True if there was any. Requires that
   /// no capture is open and that no graph may write the memory.
   virtual bool give_back() = 0;

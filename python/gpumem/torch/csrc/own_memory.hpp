@@ -180,6 +180,7 @@ class own_memory final : public memory_source {
     block.pending = block.uses.size();
     if (block.pending == 0) return free(*owner, found);
     block.block_state = state::fenced;
+    ++changes_;
     while (!block.uses.empty()) {
       std::list<stream_use>& queue = block.uses.front().queue->freed;
       queue.splice(queue.end(), block.uses, block.uses.begin());
@@ -225,12 +226,15 @@ class own_memory final : public memory_source {
     }
   }
 
+  [[nodiscard]] std::uint64_t changes() const noexcept override { return changes_; }
+
   bool give_back() override {
     if (is_empty() || !synchronize()) return false;
     std::map<char*, segment> idle;
     {
       const guard lock{mutex_};
       finish_queues();
+      ++changes_;
       for (auto each = segments_.begin(); each != segments_.end();) {
         const auto next = std::next(each);
         const auto first = each->second.pieces.begin();
@@ -246,6 +250,7 @@ class own_memory final : public memory_source {
       const guard lock{mutex_};
       for (auto& [begin, each] : idle) free_.insert(std::move(each.pieces.begin()->second.index_node));
       segments_.merge(idle);
+      ++changes_;
       return false;
     }
     std::exception_ptr failed;
@@ -308,6 +313,7 @@ class own_memory final : public memory_source {
     segments_.emplace(begin, std::move(made));
     free_.merge(rest);
     bytes_ += whole;
+    ++changes_;
   }
 
   /// Takes the stream's smallest free piece that fits; null if there is none.
@@ -326,6 +332,7 @@ class own_memory final : public memory_source {
     } else {
       block.index_node = free_.extract(best);
     }
+    ++changes_;
     block.bytes = bytes;
     block.requested = asked.bytes;
     block.block_state = state::live;
@@ -336,6 +343,7 @@ class own_memory final : public memory_source {
   void free(segment& owner, std::map<char*, piece>::iterator position) noexcept {
     free_set::node_type node = std::move(position->second.index_node);
     position->second.block_state = state::cached;
+    ++changes_;
     if (const auto next = std::next(position);
         next != owner.pieces.end() && next->second.block_state == state::cached) {
       free_.erase(key_of(owner, next));
@@ -411,4 +419,5 @@ class own_memory final : public memory_source {
   std::map<device_stream, stream_queue> queues_;
   std::uint64_t numbers_ = 0;
   std::atomic<std::size_t> bytes_ = 0;
+  std::atomic<std::uint64_t> changes_ = 0;
 };

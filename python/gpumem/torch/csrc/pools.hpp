@@ -58,7 +58,10 @@ class pool_table {
     const auto found = pools_.find(id);
     return found != pools_.end() ? &found->second : nullptr;
   }
-  private_pool& operator[](const pool_id& id) { return pools_[id]; }
+  private_pool& operator[](const pool_id& id) {
+    ++set_changes_;
+    return pools_[id];
+  }
   [[nodiscard]] auto begin() { return pools_.begin(); }
   [[nodiscard]] auto end() { return pools_.end(); }
 
@@ -141,6 +144,7 @@ class pool_table {
   }
   void forget_empty() {
     std::erase_if(ended_, [](const ended_pool& each) { return each.second.source->is_empty(); });
+    ++set_changes_;
   }
   /// Removes a pool without uses from the table; null if it has uses or does not exist.
   std::shared_ptr<memory_source> end_pool(const pool_id& id) {
@@ -149,6 +153,7 @@ class pool_table {
     if (found->second.is_own) ended_.emplace_back(id, found->second);
     std::shared_ptr<memory_source> source = std::move(found->second.source);
     pools_.erase(found);
+    ++set_changes_;
     return source;
   }
 
@@ -161,7 +166,16 @@ class pool_table {
     return entries;
   }
 
+  /// Changes of the set of sources, and of the sources themselves: the same pair means the same memory. A new source
+  /// is empty until its first change.
+  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> changes() const {
+    std::uint64_t of_sources = 0;
+    for (const auto& [unused, source] : sources()) of_sources += source->changes();
+    return {set_changes_, of_sources};
+  }
+
  private:
+  std::uint64_t set_changes_ = 0;
   std::map<pool_id, private_pool> pools_;
   std::vector<ended_pool> ended_;
   std::vector<route> routes_;
