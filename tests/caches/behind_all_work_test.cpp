@@ -29,7 +29,7 @@ class BehindAllWork : public cached_program {
     home_ = device_.create_stream();
     all_ = device_.create_stream();
     ASSERT_TRUE(stand_for_all_work(*allocator_, all_).ok());
-    give(take_any(512));  // the thread has a cache from here on
+    give(take_any(512));  // gives the thread a cache
   }
   void* take_any(std::size_t bytes) { return take(bytes, home_); }
   /// Frees the block behind all work. True if the free took no lock.

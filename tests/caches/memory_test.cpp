@@ -20,7 +20,7 @@ class CachedMemory : public cached_program {
   std::uint64_t largest_after(std::string_view policy, bool thread_cache, bool by_another_thread) {
     std::uint64_t best = 0;
     for (const std::uint64_t bytes : {16 * mib, 64 * mib, 128 * mib, 200 * mib, 256 * mib}) {
-      calm_ = false;  // in growth's segments as they come
+      calm_ = false;  // uses growth's segments unchanged
       open(policy, thread_cache);
       give(take(200 * mib));  // so that there is room for caches
       calm(*allocator_);
@@ -36,7 +36,7 @@ class CachedMemory : public cached_program {
       } else {
         fill();
       }
-      if (thread_cache && policy != "caching") {  // whose streams take turns at the limit: short, so nothing is kept
+      if (thread_cache && policy != "caching") {  // its streams take turns at the limit: caches then keep nothing
         EXPECT_GT(in_caches(), 0U) << policy;
       }
       const result<void*> got = allocator_->try_allocate({.bytes = bytes});
@@ -103,7 +103,7 @@ TEST_F(CachedMemory, FreedWhileTheDriverWasAskedIsFound) {
   device_.set_foreign_bytes(gib);  // the device has no more
   std::barrier step{2};
   std::thread frees{[&] {
-    give(take(512));  // a cache that knows the size
+    give(take(512));  // makes the cache keep this size
     step.arrive_and_wait();
     step.arrive_and_wait();
     give(between);
@@ -252,7 +252,7 @@ TEST_F(CachedMemory, WhatTheHostHasNoRecordForIsNotLost) {
   std::ifstream{"/proc/self/statm"} >> pages;
   std::vector<void*> all;
   all.reserve(200'000);
-  std::vector<std::unique_ptr<char[]>> others;  // have all that the host has, but 1 MiB
+  std::vector<std::unique_ptr<char[]>> others;  // hold all host memory except 1 MiB
   others.reserve(100'000);
   const rlimit now{pages * 4096 + 4 * mib, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &now), 0);

@@ -44,7 +44,7 @@ TEST_F(CachedMisuse, ASecondFreeByAnotherThreadIsRefused) {
   std::thread{[&] { EXPECT_EQ(allocator_->try_deallocate(p).code(), errc::double_free); }}.join();
   EXPECT_EQ(stats().misuses, 1U);
   std::thread{[&] {
-    fill_cache();  // with a cache of its own, whose first look is without the lock
+    fill_cache();  // this thread then has a cache, which it checks first without the lock
     EXPECT_EQ(allocator_->try_deallocate(p).code(), errc::double_free);
   }}.join();
   EXPECT_EQ(stats().misuses, 2U);
@@ -60,7 +60,7 @@ TEST_F(CachedMisuse, OfTwoFreesAtOnceOneSucceeds) {
     std::atomic<int> freed{0};
     std::atomic<int> refused{0};
     std::barrier ready{2, [&]() noexcept { block = allocator_->allocate(bytes); }};
-    meeting step;  // who has slept comes too late to meet the other one
+    meeting step;  // a thread that sleeps would miss the other one
     const auto race = [&](bool states_bytes) {
       fill_cache();
       std::vector<void*> many;  // so that the bin is full, and a free looks at the block twice

@@ -1,6 +1,6 @@
 /// The report as a reader has it: opened in headless Chromium, looked at with its own script's eyes, keys pressed.
 ///
-/// GPUMEM_PAGE_PICTURES=FOLDER keeps pictures of what was seen.
+/// GPUMEM_PAGE_PICTURES=FOLDER keeps screenshots of the pages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -82,7 +82,7 @@ class page : public testing::Test {
 
   json value(const std::string& expression) { return browser_->evaluate(expression); }
 
-  /// What does not lie within the window's width, but for what scrolls by itself.
+  /// The elements beyond the window's width, except those within an element that scrolls.
   json too_wide() {
     return value(
         R"([...document.querySelectorAll("body *")].filter((e) => !e.closest(".scroll") && !e.closest("[hidden]") &&

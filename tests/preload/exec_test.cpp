@@ -45,7 +45,7 @@ void read_popen() {
 
 class Start : public ::testing::TestWithParam<starting> {
  protected:
-  /// What a child prints that sets the list and starts a shell.
+  /// The output of a child that sets the list and starts a shell.
   static std::string printed_with(const char* list) {
     std::array<int, 2> ends{};
     if (::pipe(ends.data()) != 0) return "no pipe";

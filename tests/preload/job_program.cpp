@@ -22,7 +22,7 @@ CUresult call(const char* name, Arguments... arguments) {
   return function != nullptr ? function(arguments...) : CUDA_ERROR_NOT_FOUND;
 }
 
-/// What this process can get; in a context of its own by turns as managed memory. -1: no context.
+/// The memory that this process can get; in its own context partly as managed memory, in turns. -1: no context.
 int take_all(bool own) {
   CUcontext context = nullptr;
   if (call("cuInit", 0U) != CUDA_SUCCESS) return -1;

@@ -58,7 +58,7 @@ std::uint32_t chooser::by_priority(const position& place, const std::vector<std:
   ++points_;
   const bool changes = !changes_.empty() && changes_.back() <= points_;
   if (changes) changes_.pop_back();
-  // A thread that spins would otherwise keep the one that it waits for from running.
+  // Otherwise a spinning thread would keep the thread for which it waits from running.
   if (changes || place.yields) priorities_[place.thread] = --lowest_;
   return *std::ranges::max_element(runnable, {}, [this](std::uint32_t thread) { return priorities_[thread]; });
 }

@@ -1,4 +1,4 @@
-/// Decides which thread goes on at a point: at random, by priorities, or as a list of turns says.
+/// Decides which thread continues at a point: at random, by priorities, or by a list of turns.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ struct position {
   std::uint32_t thread = 0;
   std::uint32_t operation = 0;
   std::uint32_t point = 0;
-  bool can_go_on = true;  ///< false where it waits or has finished
-  bool yields = false;    ///< true where it asks for another thread
+  bool can_go_on = true;  ///< false if the thread waits or has finished
+  bool yields = false;    ///< true if the thread prefers another one
 };
 
 class chooser {
@@ -36,10 +36,10 @@ class chooser {
   /// bugs", ASPLOS 2010: the thread of the highest priority goes on; at `changes` random points of about `points` its
   /// priority becomes the lowest.
   static chooser by_priority(std::uint64_t seed, std::size_t threads, unsigned changes, std::uint64_t points);
-  /// The turns of a record, whose points are found by name; else `usual`.
+  /// Repeats the turns of a record, and finds their points by name. Elsewhere chooses as `usual`.
   static chooser replay(std::vector<turn> turns);
 
-  /// One of `runnable`, which is sorted and not empty.
+  /// Returns one of `runnable`, which must be sorted and not empty.
   std::uint32_t choose(const position& place, const std::vector<std::uint32_t>& runnable);
   /// The choice that needs no record: the thread itself, else the next runnable one.
   static std::uint32_t usual(const position& place, const std::vector<std::uint32_t>& runnable) noexcept;

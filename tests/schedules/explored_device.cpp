@@ -253,14 +253,14 @@ status explored_device::do_wait_host(fence awaited) {
   return make([&]() -> status { return card_.query(awaited).why(); });
 }
 
-// Looks at the fences as the driver's device does, in pauses, and after each step of another thread.
+// Queries the fences at intervals, like the CUDA device, and after each step of another thread.
 result<bool> explored_device::do_wait_any(std::span<const fence> fences, std::uint64_t most_ns,
                                           const std::function<bool()>& stop) {
   scheduler* const schedule = scheduler::current();
   if (schedule == nullptr) return card_.wait_any(fences, most_ns, stop);
   schedule->point();
-  // The driver allows a thread in relaxed mode to ask for fences of streams that do not capture. An allocator that was
-  // told of the capture does not even that.
+  // The driver allows a thread in relaxed mode to query fences of streams that do not capture. An allocator that was
+  // told of the capture must not even do that.
   if (captures_as_told()) {
     return make([&] { return card_.wait_any(fences, 0, stop); });
   }

@@ -20,7 +20,7 @@
 
 namespace gpumem::schedules {
 
-/// Learns of memory that a device gives and takes: segments, and runs of pages that are mapped.
+/// Is notified when a device provides or takes back memory: segments, and runs of mapped pages.
 class memory_witness {
  public:
   memory_witness() = default;
@@ -42,9 +42,9 @@ class explored_device final : public device {
 
   // --- calls of the program, without points
   void enqueue(stream_ref stream, std::uint64_t lag_ns, address begin, std::uint64_t bytes);
-  /// When all work enqueued so far is done.
+  /// The time at which all work enqueued so far is done.
   [[nodiscard]] std::uint64_t all_done_ns() const noexcept;
-  /// Records on the stream wait from here on, until then at least.
+  /// Makes records on the stream wait until `until_ns` or later.
   void fill_queue(stream_ref stream, std::uint64_t until_ns) {
     std::uint64_t& full_until = full_until_[stream.handle];
     full_until = std::max(full_until, until_ns);
@@ -55,24 +55,24 @@ class explored_device final : public device {
   }
   void drain_queue(stream_ref stream);
   status begin_capture(stream_ref stream);
-  /// The device tells of a capture, which no call can spoil until `begin_strictly`.
+  /// Begins a capture that the device reports. No call can invalidate it before `begin_strictly`.
   void begin_unnoticed_capture(stream_ref stream) { captures_[stream.handle] = {++latest_capture_, false}; }
-  /// From here on calls that a capture forbids spoil it. Not where one is under way, and not those of operations that
-  /// began before: the allocator may have decided on them when it knew of no capture.
+  /// From here on, forbidden calls invalidate the capture. Excepted are calls under way, and calls of operations that
+  /// began earlier, because the allocator may have decided on them before it knew of the capture.
   void begin_strictly(stream_ref stream);
   /// The calling thread begins an operation of the program.
   void begin_operation();
   status end_capture(stream_ref stream);
   void destroy_graph(std::uint64_t capture);
-  /// 0 where it captures nothing.
+  /// The stream's capture; 0 if it captures nothing.
   [[nodiscard]] std::uint64_t capture_of(stream_ref stream) const noexcept;
   stream_ref create_stream();
   status destroy_stream(stream_ref stream);
-  /// Every device of a process tells the ids of all its streams.
+  /// Sets the devices of the process: each knows the ids of all their streams.
   void set_peers(std::vector<explored_device*> peers) { peers_ = std::move(peers); }
   void fail_nth(device_call call, std::uint64_t count, errc code);
 
-  /// Waits for one of several fences look whether they are to stop. After each step of a program.
+  /// Makes waits for several fences check their fences again. Called after each step of a program.
   void look_again();
   /// The time that the calling thread's calls have waited so far, by kind of call and stream.
   [[nodiscard]] std::uint64_t waited_ns(std::size_t thread) const noexcept {

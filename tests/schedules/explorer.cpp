@@ -124,7 +124,7 @@ finding explorer::shrink(finding found) {
       for (std::size_t i = 0; i < list_of(found.program).size();) {
         scenario program = found.program;
         auto& list = list_of(program);
-        if (list[i].action == operation::kind::drain_queue) {  // a full queue that nobody drains is the program's fault
+        if (list[i].action == operation::kind::drain_queue) {  // the program must drain a full queue
           ++i;
           continue;
         }

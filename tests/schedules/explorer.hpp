@@ -1,4 +1,4 @@
-/// Explores schedules of scenarios, and makes a failing one small.
+/// Explores schedules of scenarios, and shrinks a failing one.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct finding {
   scenario program;
   std::vector<turn> turns;
   std::uint64_t seed = 0;
-  std::uint64_t schedules = 0;  ///< that were run up to it, this one included
+  std::uint64_t schedules = 0;  ///< number of schedules run so far, including this one
 
   [[nodiscard]] std::string to_string() const;
 };

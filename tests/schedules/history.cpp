@@ -155,8 +155,8 @@ std::string history::judge_refusals() {
   return {};
 }
 
-// A refusal is right where the memory was in use at some moment of the request, or could not be had for a reason that
-// the rules name: a capture, work that is not done by the deadline, a fault.
+// A refusal is right if the memory was in use at some moment of the request, or was unavailable for a reason that the
+// rules name: a capture, work that is not done by the deadline, a fault.
 std::string history::judge(const asked& asked_for) const {
   if (device_failed_ || asked_for.may_fail || any_meets(captures_, asked_for.during)) return {};
   const std::uint64_t deadline_ns = asked_for.begin_ns + setup_.free_wait_ms * millisecond;

@@ -37,7 +37,7 @@ class history {
     std::uint64_t end_ns = 0;
     std::uint64_t work_done_ns = 0;  // when all work is done that was enqueued before its end
     bool was_refused = false;
-    bool may_fail = false;  // for a reason of its own: an injected fault
+    bool may_fail = false;  // an injected fault may make it fail
     bool judged = false;
     std::string answer{};
   };
@@ -47,8 +47,8 @@ class history {
                bool may_fail);
   /// The block of that request is free from here on.
   void freed(std::size_t request);
-  /// Anything else that may hold a pool's memory back while it runs: a trim, a lower limit, a stream that ends, a fence
-  /// that a free or a use records.
+  /// Begins another operation that may withhold a pool's memory while it runs: a trim, a lower limit, the end of a
+  /// stream, a fence recorded by a free or a use.
   std::size_t begin_intrusion();
   void end_intrusion(std::size_t index);
   /// From the begin of a capture to the end of the release of its graph, memory may be unavailable.
@@ -56,23 +56,23 @@ class history {
   void end_capture(std::size_t index);
   std::size_t begin_limit(std::uint32_t pool, std::uint64_t bytes);
   void end_limit(std::size_t index);
-  /// It was refused.
+  /// Removes a limit that was refused.
   void drop_limit(std::size_t index) { limits_[index].in_force.end = ++latest_; }
-  /// A device call fails sooner or later.
+  /// From now on a device call may fail.
   void fail_device() noexcept { device_failed_ = true; }
   [[nodiscard]] bool device_fails() const noexcept { return device_failed_; }
 
-  /// For that request. A run of pages that is mapped counts as a segment.
+  /// The request took a segment. A mapped run of pages counts as a segment.
   void took_segment(std::size_t request, const device& card, address begin, std::uint64_t bytes);
   void returned_segments(const device& card, address begin, std::uint64_t bytes);
-  /// Judges a segment that a pool asks for to serve that request. Returns the fault; empty where there is none.
+  /// Judges a segment that a pool takes to serve the request. Returns the fault; empty if there is none.
   std::string judge_growth(std::size_t request, const device& card, std::uint64_t bytes, std::uint64_t now_ns,
                            std::uint64_t work_done_ns) const;
 
   // --- verdicts: empty where nothing is wrong -------------------------------------------------------------------
   /// Judges every refusal whose overlapping requests have ended.
   std::string judge_refusals();
-  /// The most that peak_live_bytes of a pool may be.
+  /// The largest correct value of a pool's peak_live_bytes.
   [[nodiscard]] std::uint64_t most_live_bytes(std::uint32_t pool) const;
 
  private:
@@ -104,7 +104,7 @@ class history {
 
   allocator_setup setup_;
   bool paged_;
-  bool polls_;  // before it grows, a pool sees all that is done; not where a fence could spoil an unknown capture
+  bool polls_;  // whether a pool polls all fences before it grows; not if that could invalidate an unknown capture
   moment latest_ = 0;
   std::vector<asked> requests_;
   std::vector<held_block> blocks_;

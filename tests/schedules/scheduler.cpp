@@ -14,7 +14,7 @@
 
 namespace gpumem::schedules {
 
-/// The turn of one thread. It orders the writes of the thread that gives it before the reads of the one that takes it.
+/// The turn of one thread. Orders writes of the thread that passes it on before reads of the thread that gets it.
 struct scheduler::baton {
   std::atomic<std::uint32_t> given{0};
 
@@ -29,7 +29,7 @@ struct scheduler::baton {
   }
 };
 
-/// A thread of the operating system that serves one thread of a schedule after the other.
+/// A thread of the operating system that runs one thread of a schedule after another.
 class worker {
  public:
   explicit worker(scheduler& owner) : owner_{owner} {
@@ -40,7 +40,7 @@ class worker {
     ::pthread_attr_destroy(&how);
   }
   void begin(scheduler::body task) { body_ = std::move(task); }
-  /// Ends it, where it waits for a schedule.
+  /// Ends the worker. Requires that it waits for a schedule.
   void dismiss() {
     body_ = {};
     turn.give();
@@ -132,7 +132,7 @@ run_record scheduler::run(std::span<const body> bodies, chooser& decides, const 
     at_work_.push_back(&worker_at(most.first_worker + at_work_.size()));
     at_work_.back()->begin(task);
   }
-  running_ = 0;  // whose first point is the first decision
+  running_ = 0;  // the first point of thread 0 is the first decision
   at_work_[running_]->turn.give();
   done_->take();
   if (record_.outcome != ending::finished) {
@@ -158,7 +158,7 @@ void scheduler::begin_operation(std::uint32_t operation) {
 void scheduler::point() { decide(false); }
 void scheduler::yield() { decide(true); }
 
-// Chooses who goes on, and returns when the calling thread does.
+// Chooses the thread that continues. Returns when the calling thread continues.
 void scheduler::decide(bool prefers_another) {
   if (++record_.points > most_.points) return stop(ending::endless);
   const host_memory::unwatched uncounted;

@@ -1,4 +1,4 @@
-/// Runs the threads of a test one at a time, and decides at every point who goes on.
+/// Runs the threads of a test one at a time, and decides at every point which thread continues.
 ///
 /// A point is a call that other threads can notice: a lock, a condition variable, an atomic wait, a sleep, a device
 /// call, a step of the test itself. interposed.cpp turns the C library's functions into points for the scheduler's own
@@ -36,7 +36,7 @@ struct run_record {
   ending outcome = ending::finished;
   std::uint64_t points = 0;
   std::vector<turn> turns;  ///< every decision that a replay needs
-  std::string stand{};      ///< of the threads that have not finished
+  std::string stand{};      ///< where the unfinished threads are
 };
 
 inline constexpr std::uint64_t no_deadline = UINT64_MAX;
@@ -56,8 +56,8 @@ class scheduler {
     std::function<void()> run;
     bool ends = false;
   };
-  /// Runs the bodies to their ends. After `hung` or `endless` the threads stay where they are for ever, and so must all
-  /// that they use.
+  /// Runs the bodies to their ends. After `hung` or `endless` the threads remain suspended for ever, so everything that
+  /// they use must outlive them.
   run_record run(std::span<const body> bodies, chooser& decides, const limits& most = {});
   /// Called whenever the time has changed.
   std::function<void(std::uint64_t now_ns)> on_time;
@@ -83,9 +83,9 @@ class scheduler {
 
   /// Another thread may go on here.
   void point();
-  /// As `point`, but prefers another thread.
+  /// Like `point`, but prefers another thread.
   void yield();
-  /// Waits until `wake` names the object, or until the time: false then.
+  /// Waits until `wake` names the object. False if the deadline comes first.
   bool wait(std::string_view where, const void* object, std::uint64_t deadline_ns = no_deadline);
   void wake(const void* object, std::size_t most = SIZE_MAX);
   void sleep_until(std::uint64_t ns);
@@ -97,7 +97,7 @@ class scheduler {
   [[nodiscard]] std::uint64_t now() const noexcept { return now_ns_; }
   /// The calling thread's number in `run`.
   [[nodiscard]] std::size_t thread() const noexcept { return running_; }
-  /// The time that passed while the calling thread could have run. Its calls are not to blame for it.
+  /// The time that passed while the calling thread was runnable, for which its calls are not responsible.
   [[nodiscard]] std::uint64_t excused_ns() const noexcept;
 
  private:

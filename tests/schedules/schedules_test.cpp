@@ -189,7 +189,7 @@ scenario with_full_queue(kind action) {
   return program;
 }
 
-// A request has both streams' fences to record, one after the other.
+// A request must record the fences of two streams in turn.
 TEST(ScheduleOf, AStreamEndsBeforeTheRecordsOfOtherStreams) {
   scenario program;
   program.setup.thread_cache = false;
@@ -229,7 +229,7 @@ TEST(ScheduleOf, TwoLimitsThatDoNotFitTogetherAreNotBothSet) {
   expect_kept(program);
 }
 
-// The capture has begun on the device, so what another thread's free of a segment does to it is done.
+// The capture has already begun on the device, so another thread's free of a segment has already affected it.
 TEST(ScheduleOf, ARequestThatNoticesItsCaptureWaitsForNoCallOfAnotherThread) {
   scenario program;
   program.setup.stream_ids = "query";
@@ -260,7 +260,7 @@ TEST(ScheduleOf, ARequestDoesNotWaitForACaptureThatBegins) {
   expect_kept(program);
 }
 
-// The device tells of captures, so a fence of the whole context is the last resort; the pages must move after it.
+// The device reports captures, so a fence of the whole context is the last resort; the pages must move after it.
 TEST(ScheduleOf, APagedRequestIsServedWhereCapturesMayBeUnknown) {
   for (const char* const reuse : {"poll", "device", "host"}) {
     SCOPED_TRACE(reuse);

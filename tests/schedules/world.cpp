@@ -352,7 +352,7 @@ void world::record_use(const operation& step) {
   expect(done, "record_use");
 }
 
-// A kernel. It uses the block if that is of its stream, or if frees wait for every stream.
+// Enqueues a kernel. It uses the block if the block belongs to its stream, or if frees wait for every stream.
 void world::work(const operation& step) {
   block_slot& block = blocks_[step.block];
   stream_slot& stream = streams_[step.stream];
@@ -443,7 +443,7 @@ void world::destroy_graph(const operation& step) {
   stream_slot& stream = streams_[step.stream];
   if (stream.device_graph == 0 || stream.graph.id != 0) return;
   device_of_stream(step.stream).destroy_graph(std::exchange(stream.device_graph, 0));
-  // The allocator learns of it by the next request, at a moment that is not known here.
+  // The allocator notices it at the next request, at a moment unknown here.
 }
 
 // --- memory ----------------------------------------------------------------------------------------------------
@@ -487,7 +487,7 @@ void world::settle_graphs() {
   }
 }
 
-// All is free and done: every byte goes back, and every invariant holds.
+// Frees everything and waits for all work: every byte must go back, and every invariant must hold.
 void world::settle() {
   if (memory_ == nullptr) return;
   for (std::uint32_t i = 0; i < stream_slots; ++i) device_of_stream(i).drain_queue(streams_[i].handle);
@@ -545,7 +545,7 @@ void world::settle_pool(std::uint32_t pool) {
   }
 }
 
-// The allocator learns of captures that ended, and of graphs that are destroyed, by requests.
+// Makes requests, by which the allocator notices captures that ended and graphs that were destroyed.
 void world::notice_captures(std::uint32_t pool) {
   for (std::uint32_t i = 0; i < stream_slots; ++i) {
     if (!streams_[i].exists || i % program_.setup.devices != pool % program_.setup.devices) continue;

@@ -97,10 +97,10 @@ class world final : private memory_witness {
   [[nodiscard]] std::uint32_t pool_for(const operation& step) const noexcept;
   [[nodiscard]] bool may_use(const stream_slot& stream, std::size_t thread) const noexcept;
   [[nodiscard]] call_times begin_call() const;
-  /// Says so if a call that has nothing to wait for has waited.
+  /// Reports a call that waited although it had nothing to wait for.
   void expect_no_wait(const char* call, const call_times& begin);
   void expect_deadline(const operation& step, const call_times& begin);
-  /// An answer that is not ok needs an injected fault.
+  /// Reports an error status unless an injected fault explains it.
   void expect(const status& answer, const char* call, bool host_failed = false);
   void fail(rule broken, std::string why);
   void note(std::size_t thread, const operation& step, std::string_view text);

@@ -1,4 +1,4 @@
-/// What every fuzzer shares: the input as a text, the count of its bytes, and a stop where a reader broke its promise.
+/// Shared by all fuzzers: the input as text, the count of its bytes, and an abort if a reader breaks its contract.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view checksum_word = "checksum ";
 
 std::uint64_t checksum(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a, as docs/plans.md says
+  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a, as in the plan's last line
   for (const char each : text) hash = (hash ^ static_cast<unsigned char>(each)) * 0x100000001b3U;
   return hash;
 }

@@ -203,7 +203,7 @@ TEST(thread_caches, a_fork_ends_even_where_a_thread_was_ending) {
     tested_caches own;  // the child goes on with an allocator of its own
     const bool made = own.it.make_mine() != nullptr;
 #if defined(__SANITIZE_ADDRESS__)
-    ::_exit(made ? 0 : 1);  // LeakSanitizer would take for leaked what the threads hold that the child does not have
+    ::_exit(made ? 0 : 1);  // LeakSanitizer would report memory of threads that the child does not have
 #else
     ::exit(made ? 0 : 1);  // runs this thread's destructors
 #endif
