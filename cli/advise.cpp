@@ -49,8 +49,9 @@ struct candidate {
   bool refused = false;                            ///< refused a request in the recording with at least this memory
   std::optional<bench::policy_row> within_margin;  ///< the row with less memory, if runs of it vary
   bool too_close = false;                          ///< fits, but not within the margin
+  bool oom_without_lag = false;                    ///< on a device whose work ends at once
 
-  [[nodiscard]] bool fits() const { return !figures.outcome.oom && !refused && !too_close; }
+  [[nodiscard]] bool fits() const { return !figures.outcome.oom && !refused && !too_close && !oom_without_lag; }
   /// The candidate in the form of `gpumem_bench --policy`.
   [[nodiscard]] std::string name() const {
     std::string text;
@@ -106,7 +107,7 @@ bool was_refused(const variables& set, const bench::trace& recorded, std::uint64
 
 /// Ignores other GPUMEM_* in the environment, so that the advice is complete.
 result<std::vector<candidate>> candidates(const bench::trace& recorded, std::uint64_t capacity,
-                                          const bench::own_plan& plan) {
+                                          const bench::own_plan* plan) {
   std::vector<candidate> rows;
   for (variables& set : choices(recorded)) {
     candidate& each = rows.emplace_back();
@@ -127,7 +128,13 @@ result<std::vector<candidate>> candidates(const bench::trace& recorded, std::uin
           byte_limit{.unit = byte_limit::kind::bytes,
                      .bytes = std::max(capacity - capacity * margin_percent / 100, std::min(capacity, 2 * mib))};
     }
-    each.row = bench::needs_own_plan(*row) ? plan.followed_by(*std::move(row)) : *std::move(row);
+    if (!bench::needs_own_plan(*row)) {
+      each.row = *std::move(row);
+    } else if (plan != nullptr) {
+      each.row = plan->followed_by(*std::move(row));
+    } else {
+      rows.pop_back();
+    }
   }
   return rows;
 }
@@ -154,6 +161,7 @@ bool same_figures(const candidate& lhs, const candidate& rhs) {
     return std::tuple{item.figures.outcome.oom,
                       item.refused,
                       item.too_close,
+                      item.oom_without_lag,
                       item.figures.outcome.ops,
                       item.figures.peak_reserved_bytes,
                       item.figures.in_device_calls_ns.value_or(0),
@@ -185,6 +193,7 @@ nlohmann::ordered_json row_of(const candidate& chosen, const bench::trace& recor
           {"remapped_pages", figures.pages ? figures.pages->remapped : 0},
           {"refused_in_recording", chosen.refused},
           {"within_margin", chosen.too_close},
+          {"oom_without_lag", chosen.oom_without_lag},
           {"oom", outcome.oom},
           {"oom_at_op", outcome.oom ? nlohmann::ordered_json(outcome.ops) : nullptr},
           {"oom_cause", outcome.oom ? nlohmann::ordered_json(to_string(outcome.cause)) : nullptr},
@@ -230,16 +239,19 @@ std::string as_text(const nlohmann::ordered_json& all, const std::string& path) 
     some |= fits;
     plan |= fits && row["own_plan"].get<bool>();
     const std::string moved = fmt::format("{}", row["remapped_pages"].get<std::uint64_t>());
-    lines.push_back({with_its_equals(rows, row["policy"]), fits ? "yes" : "no", bytes(row["peak_reserved_bytes"]),
-                     fits ? fmt::format("{:.3f}", row["utilization"].get<double>()) : "-",
-                     fmt::format("{:.2f}", row["modelled_device_ms"].get<double>()), moved,
-                     fits ? row["set"].get<std::string>()
-                     : row["within_margin"].get<bool>()
-                         ? fmt::format("too close: runs differ by up to {} %; name a slack", margin_percent)
-                     : row["oom_at_op"].is_null()
-                         ? "ran out of memory in the recording"
-                         : fmt::format("out of memory at operation {} ({})", row["oom_at_op"].get<std::uint64_t>(),
-                                       row["oom_cause"].get<std::string>())});
+    lines.push_back(
+        {with_its_equals(rows, row["policy"]), fits ? "yes" : "no", bytes(row["peak_reserved_bytes"]),
+         fits ? fmt::format("{:.3f}", row["utilization"].get<double>()) : "-",
+         fmt::format("{:.2f}", row["modelled_device_ms"].get<double>()), moved,
+         fits ? row["set"].get<std::string>()
+         : row["within_margin"].get<bool>()
+             ? fmt::format("too close: runs differ by up to {} %; name a slack", margin_percent)
+         : row["oom_at_op"].is_null() && row["oom_without_lag"].get<bool>() && !row["refused_in_recording"].get<bool>()
+             ? "out of memory where the device does not lag behind"
+         : row["oom_at_op"].is_null()
+             ? "ran out of memory in the recording"
+             : fmt::format("out of memory at operation {} ({})", row["oom_at_op"].get<std::uint64_t>(),
+                           row["oom_cause"].get<std::string>())});
   }
   text += table(lines) + "\n";
   if (!some) {
@@ -289,12 +301,17 @@ CLI::App* add_advise_command(CLI::App& app, advise_options& options) {
   return advise;
 }
 
-status advice_for(const bench::trace& recorded, std::uint64_t capacity, const bench::own_plan& plan,
+status advice_for(const bench::trace& recorded, std::uint64_t capacity, const bench::own_plan* plan,
                   nlohmann::ordered_json& advice) {
   bench::replay_setup setup;
   setup.device.capacity_bytes =
       round_up(std::max({setup.device.capacity_bytes, 2 * capacity, 2 * recorded.peak_live_bytes}), gib);
   setup.device.referee = false;
+  // How far the program's device lagged behind is unknown, and it decides where blocks lie. So a setting fits a program
+  // that ran out of memory only if it serves the program either way.
+  const bool ran_out = capacity != 0 && !recorded.refusing_policy.empty();
+  bench::replay_setup without_lag = setup;
+  without_lag.lag_ns = 0;
   auto rows = candidates(recorded, capacity, plan);
   if (!rows) return rows.why();
   set_log_sink([](std::string_view) {});  // the table shows the refusals
@@ -304,6 +321,11 @@ status advice_for(const bench::trace& recorded, std::uint64_t capacity, const be
     if (!figures) return {figures.code(), (*rows)[index].name() + ": " + figures.why().message()};
     candidate& each = (*rows)[index];
     each.figures = *figures;
+    if (ran_out && !figures->outcome.oom) {
+      auto sooner = bench::measure_checked(recorded, each.row, without_lag);
+      if (!sooner) return {sooner.code(), each.name() + ": " + sooner.why().message()};
+      each.oom_without_lag = sooner->outcome.oom;
+    }
     if (!each.within_margin || !each.fits()) return {};
     auto closer = bench::measure_checked(recorded, *each.within_margin, setup);
     if (!closer) return {closer.code(), each.name() + ": " + closer.why().message()};
@@ -345,7 +367,7 @@ int advise(const advise_options& options) {
   }();
   if (!plan) return fail(1, plan.why().message());
   nlohmann::ordered_json rows;
-  if (status done = advice_for(t, capacity, *plan, rows); !done) return fail(1, done.message());
+  if (status done = advice_for(t, capacity, &*plan, rows); !done) return fail(1, done.message());
   // The replay limits the pool alone. A limit on the whole process would leave the pool less memory.
   for (auto& row : rows) {
     if (as_recorded) row["set"] = row["set"].get<std::string>() + " GPUMEM_LIMIT_SCOPE=pool";

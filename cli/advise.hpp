@@ -31,8 +31,9 @@ CLI::App* add_advise_command(CLI::App& app, advise_options& options);
 int advise(const advise_options& options);
 
 /// Fills `advice` with the results of `advise --json`, best first: every policy and its settings on the trace within
-/// `capacity` bytes (0: no limit). Silences the log, because the rows contain the refusals.
-status advice_for(const bench::trace& recorded, std::uint64_t capacity, const bench::own_plan& plan,
+/// `capacity` bytes (0: no limit). Without a plan, policies that follow one are left out. Silences the log, because the
+/// rows contain the refusals.
+status advice_for(const bench::trace& recorded, std::uint64_t capacity, const bench::own_plan* plan,
                   nlohmann::ordered_json& advice);
 
 }  // namespace gpumem::cli

@@ -33,7 +33,7 @@ json native_row(const recording& recorded, std::uint64_t budget, const json& adv
 /// Fills `advice` with the rows of `advise` within `rest` bytes, and adds `recorded.outside_bytes` to their peaks.
 status advice_within(const recording& recorded, std::uint64_t rest, const bench::own_plan& plan, json& advice) {
   const bool any = rest >= one_segment;  // otherwise a replay with the least limit only names the rows
-  if (status done = advice_for(recorded.trace, std::max(rest, one_segment), plan, advice); !done) return done;
+  if (status done = advice_for(recorded.trace, std::max(rest, one_segment), &plan, advice); !done) return done;
   for (json& row : advice) {
     if (!any) row["fits"] = false;
     row["peak_reserved_bytes"] = row["peak_reserved_bytes"].get<std::uint64_t>() + recorded.outside_bytes;

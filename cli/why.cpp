@@ -17,6 +17,7 @@
 #include "binary_trace.hpp"
 #include "bits.hpp"
 #include "device_figures.hpp"
+#include "dump.hpp"
 #include "gpumem/settings.hpp"
 #include "job_rank.hpp"
 #include "live_memory.hpp"
@@ -35,6 +36,8 @@ namespace fs = std::filesystem;
 using json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds plan_time{1000};
+/// Above it, already the first placement takes longer than `plan_time`.
+constexpr std::uint64_t most_placement_work = 20'000'000;
 constexpr int nothing_serves = 3;
 constexpr std::size_t shown_groups = 6;
 constexpr std::size_t shown_settings = 3;
@@ -74,8 +77,8 @@ std::string cause_of(const diagnosis& diagnosed) {
   if (diagnosed.needed_bytes() > diagnosed.capacity_bytes) return "full";
   for (const json& row : diagnosed.within) {
     if (row["policy"] != diagnosed.asked.refusing_policy) continue;
-    // A replay has no pending work. If the same policy serves the request there, pending work held back the memory.
-    return row["oom"].get<bool>() ? "fragmentation" : "pending_work";
+    // Replays have no pending work. If the same policy serves the request in both, pending work held back the memory.
+    return row["oom"].get<bool>() || row["oom_without_lag"].get<bool>() ? "fragmentation" : "pending_work";
   }
   return "fragmentation";
 }
@@ -102,22 +105,38 @@ std::string explanation(const diagnosis& diagnosed) {
   return fmt::format("unknown: {}; the recording does not say how much memory there was, --capacity does", sum);
 }
 
+/// How many pairs of blocks that are live together a plan has to compare at least.
+std::uint64_t placement_work(const bench::trace& recorded) {
+  std::uint64_t live = 0;
+  std::uint64_t pairs = 0;
+  for (const bench::trace_op& op : recorded.ops) {
+    live = op.kind == bench::op_kind::allocate ? live + 1 : live - 1;
+    if (op.kind == bench::op_kind::allocate) pairs += live;
+  }
+  return pairs;
+}
+
 status diagnose(const bench::trace& recorded, const bench::refused_request& request, std::uint64_t capacity,
                 diagnosis& diagnosed) {
   diagnosed.request = request;
   diagnosed.asked = until_refusal(recorded, request);
   diagnosed.held = live_after(recorded, request.before_op);
   diagnosed.capacity_bytes = capacity != 0 ? capacity : recorded.refused_within_bytes;
-  const auto plan = bench::own_plan::make(diagnosed.asked, plan_time);
-  if (!plan) return plan.why();
+  std::optional<bench::own_plan> plan;
+  if (placement_work(diagnosed.asked) <= most_placement_work) {
+    auto made = bench::own_plan::make(diagnosed.asked, plan_time);
+    if (!made) return made.why();
+    plan = *std::move(made);
+  }
+  const bench::own_plan* const followed = plan ? &*plan : nullptr;
   if (diagnosed.capacity_bytes != 0) {
-    if (status done = advice_for(diagnosed.asked, diagnosed.capacity_bytes, *plan, diagnosed.within); !done)
+    if (status done = advice_for(diagnosed.asked, diagnosed.capacity_bytes, followed, diagnosed.within); !done)
       return done;
   }
   diagnosed.cause = cause_of(diagnosed);
   const bool served = std::any_of(diagnosed.within.begin(), diagnosed.within.end(),
                                   [](const json& row) { return row["fits"].get<bool>(); });
-  return served ? status{} : advice_for(diagnosed.asked, 0, *plan, diagnosed.beyond);
+  return served ? status{} : advice_for(diagnosed.asked, 0, followed, diagnosed.beyond);
 }
 
 /// The best rows that serve the request, without rows of equal figures. Adds the limit that a row needs to its `set`.
@@ -279,6 +298,15 @@ struct loaded {
   bench::trace recorded;
   std::string shown;
 };
+/// What the process keeps of its latest events (GPUMEM_HISTORY), if it does.
+std::optional<bench::trace> history_of_process(unsigned pid) {
+  const temporary_folder folder{"gpumem-why-"};
+  const std::string path = fmt::format("{}/process-{}.csv", folder.path(), pid);
+  if (folder.path().empty() || !write_dump_of_process({pid, path, "trace"})) return std::nullopt;
+  auto read = bench::load_trace(path);
+  return read && !read->ops.empty() ? std::optional{*std::move(read)} : std::nullopt;
+}
+
 result<loaded> load(const std::string& recording) {
   std::error_code ignored;
   const auto pid = whole_number<unsigned>(recording);
@@ -288,8 +316,11 @@ result<loaded> load(const std::string& recording) {
     return loaded{*std::move(read), recording};
   }
   const auto file = recording_of_process(*pid);
+  auto read = file ? bench::load_trace(file->path) : result<bench::trace>{file.why()};
+  if (!read || (read->ops.empty() && read->refused.empty())) {
+    if (auto kept = history_of_process(*pid)) return loaded{*std::move(kept), fmt::format("process {}", *pid)};
+  }
   if (!file) return file.why();
-  auto read = bench::load_trace(file->path);
   if (!read) return status{read.code(), fmt::format("process {} ({}): {}", *pid, file->name, read.why().message())};
   read->name = fs::path{file->name}.stem().string();
   return loaded{*std::move(read), file->name};

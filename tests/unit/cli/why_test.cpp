@@ -71,6 +71,57 @@ TEST_F(Why, FindsFragmentationAndTheSettingThatServes) {
   EXPECT_LE(std::count(text.out.begin(), text.out.end(), '\n'), 30) << "one screen\n" << text.out;
 }
 
+// Frees of cudaFree come with a stream of their own. In a replay the device lags behind them, so the small blocks lie
+// elsewhere and the large one is served.
+TEST_F(Why, FindsFragmentationAlsoWhereTheDeviceDidNotLagBehind) {
+  rows recorded;
+  recorded.add("allocate", "0x1", 400, 1).add("allocate", "0x2", 400, 1);
+  recorded.add("free", "0x1", 400, 2).add("free", "0x2", 400, 2);
+  for (int i = 3; i < 17; ++i) recorded.add("allocate", fmt::format("{:#x}", i), 30, 1);
+  write("merge.csv", recorded.add("allocate failure", "growth@1520435200", 800, 1).text());
+  const json all = explained("merge.csv");
+  EXPECT_EQ(all["cause"], "fragmentation");
+  ASSERT_FALSE(all["served_by"].empty());
+  EXPECT_NE(all["served_by"][0]["policy"], "growth");
+}
+
+// Layers that are replaced by larger ones, beside small blocks that stay (case of vllm#49151).
+TEST_F(Why, NamesNoSettingThatServesOnlyADeviceThatLagsBehind) {
+  rows recorded;
+  int next = 1;
+  const auto take = [&](std::uint64_t mib_count) {
+    recorded.add("allocate", fmt::format("{:#x}", next), mib_count, 1);
+    return next++;
+  };
+  const auto give = [&](int block, std::uint64_t mib_count) {
+    recorded.add("free", fmt::format("{:#x}", block), mib_count, 2);
+  };
+  std::vector<int> layers;
+  for (int i = 0; i < 48; ++i) {
+    give(take(190), 190);
+    take(3);
+    layers.push_back(take(187));
+  }
+  for (int i = 0; i < 13; ++i) {
+    give(layers[static_cast<std::size_t>(i)], 187);
+    take(197);
+  }
+  give(layers[13], 187);
+  write("layers.csv", recorded.add("allocate failure", "growth@12413042688", 197, 1).text());
+  const json all = explained("layers.csv");
+  EXPECT_EQ(all["cause"], "fragmentation");
+  ASSERT_FALSE(all["served_by"].empty());
+  const auto without_lag = [&](const json& each) {
+    const std::string policy = each["policy"];
+    const outcome got = run("advise '" + path("layers.csv") + "' --json");
+    const json rows_of = json::parse(got.out)["results"];
+    const auto row =
+        std::find_if(rows_of.begin(), rows_of.end(), [&](const json& one) { return one["policy"] == policy; });
+    return row != rows_of.end() && !(*row)["oom_without_lag"].get<bool>();
+  };
+  for (const json& each : all["served_by"]) EXPECT_TRUE(without_lag(each)) << each.dump();
+}
+
 TEST_F(Why, SaysHowMuchMoreIsNeededWhereNothingServes) {
   write("full.csv", rows{}.add("allocate", "0x1", 40).add("allocate failure", "growth@67108864", 30).text());
   const json all = explained("full.csv", 3);
