@@ -276,7 +276,7 @@ void block_cache::end(thread_cache& cache, std::uint64_t* allocations, std::uint
   flush_deferred(cache, true);
   forget(cache, idle_owner);
   if (pairs_.kept.cache == &cache) pairs_.kept = {};
-  if (cache.events != nullptr) history_->retire(cache.events);
+  if (cache.events != nullptr) history_->end_thread(cache.events);
   *allocations += cache.allocations();
   *frees += cache.figures.frees;
   *requested_bytes += cache.figures.requested_bytes;
@@ -301,7 +301,7 @@ void block_cache::insert(address pointer, block_index block, owner_word word) {
 void block_cache::note(thread_cache* mine, event_kind kind, address pointer, std::uint64_t requested_bytes,
                        stream_ref stream) noexcept {
   history_chunk*& chunk = mine != nullptr ? mine->events : events_of_others_;
-  if (chunk == nullptr || chunk->is_full()) chunk = history_->renew(chunk, caches_.all().size() + 1);
+  if (chunk == nullptr || chunk->is_full()) chunk = history_->renew(chunk);
   if (chunk != nullptr)
     history_->add(*chunk, kind, pointer, requested_bytes, stream);
   else

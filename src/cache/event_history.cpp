@@ -17,30 +17,42 @@ std::uint64_t now_ns() noexcept {
 
 }  // namespace
 
-void event_history::retire(history_chunk* last) noexcept {
+void history_chunk::begin_writer(std::uint64_t time_ns) noexcept {
+  writers_[writer_count_++] = {.begin_ns = time_ns, .end_ns = 0, .thread = thread_number(), .first_row = used_};
+}
+
+void event_history::retire(history_chunk* full) noexcept {
+  full->next_ = nullptr;
+  (latest_full_ != nullptr ? latest_full_->next_ : oldest_full_) = full;
+  latest_full_ = full;
+  full_events_ += full->used_;
+  ++full_chunks_;
+}
+
+void event_history::end_thread(history_chunk* last) noexcept {
   if (last == nullptr) return;
-  last->end_ns_ = now_ns();
-  last->next_full_ = nullptr;
-  (latest_full_ != nullptr ? latest_full_->next_full_ : oldest_full_) = last;
-  latest_full_ = last;
-  full_events_ += last->used_;
+  last->end_writer(now_ns());
+  if (last->is_full() || last->writer_count_ == history_chunk::max_writers) return retire(last);
+  last->next_ = without_writer_;
+  without_writer_ = last;
 }
 
 history_chunk* event_history::take_oldest() noexcept {
   history_chunk* const oldest = oldest_full_;
   if (oldest == nullptr) return nullptr;
-  oldest_full_ = oldest->next_full_;
+  oldest_full_ = oldest->next_;
   if (oldest_full_ == nullptr) latest_full_ = nullptr;
   full_events_ -= oldest->used_;
+  --full_chunks_;
   if (oldest->used_ != 0) first_kept_ = std::max(first_kept_, oldest->rows_[oldest->used_ - 1].number + 1);
   return oldest;
 }
 
 // Reuses the oldest full chunk if enough events remain without it. The kept events begin after that chunk's last one.
-// Each other thread may have one chunk that began before that and so does not count in full.
-history_chunk* event_history::renew(history_chunk* full, std::uint64_t writers) noexcept {
-  retire(full);
-  const std::uint64_t most = events_ + writers * history_chunk::capacity;
+// Chunks that had room when it became full may have begun before that and so do not count in full.
+history_chunk* event_history::take_empty() noexcept {
+  max_with_room_ = std::max(max_with_room_, chunks_.size() - full_chunks_ + 1);
+  const std::uint64_t most = events_ + max_with_room_ * history_chunk::capacity;
   history_chunk* made = nullptr;
   if (oldest_full_ != nullptr && full_events_ - oldest_full_->used_ >= most) made = take_oldest();
   if (made == nullptr) {
@@ -54,10 +66,24 @@ history_chunk* event_history::renew(history_chunk* full, std::uint64_t writers) 
     }
   }
   made->used_ = 0;
-  made->thread_ = thread_number();
-  made->begin_ns_ = now_ns();
-  made->end_ns_ = 0;
+  made->writer_count_ = 0;
   return made;
+}
+
+history_chunk* event_history::renew(history_chunk* full) noexcept {
+  const std::uint64_t current_ns = now_ns();
+  if (full != nullptr) {
+    full->end_writer(current_ns);
+    retire(full);
+  }
+  history_chunk* chunk = without_writer_;
+  if (chunk != nullptr) {
+    without_writer_ = chunk->next_;
+  } else {
+    chunk = take_empty();
+  }
+  if (chunk != nullptr) chunk->begin_writer(current_ns);
+  return chunk;
 }
 
 std::vector<history_event> event_history::latest() const {
@@ -67,18 +93,23 @@ std::vector<history_event> event_history::latest() const {
   kept.reserve(noted - std::min(noted, first));
   const std::uint64_t current_ns = now_ns();
   for (const auto& chunk : chunks_) {
-    const std::uint64_t end_ns = chunk->end_ns_ != 0 ? chunk->end_ns_ : current_ns;
-    const std::uint64_t span_ns = end_ns - std::min(end_ns, chunk->begin_ns_);
+    std::uint32_t k = 0;  // the writer of the row
     for (std::uint32_t i = 0; i < chunk->used_; ++i) {
+      if (k + 1 < chunk->writer_count_ && chunk->writers_[k + 1].first_row == i) ++k;
+      const history_chunk::writer& writer = chunk->writers_[k];
       const history_chunk::row& row = chunk->rows_[i];
       if (row.number < first) continue;
+      const std::uint64_t end_ns = writer.end_ns != 0 ? writer.end_ns : current_ns;
+      const std::uint64_t span_ns = end_ns - std::min(end_ns, writer.begin_ns);
+      const std::uint32_t end_row = k + 1 < chunk->writer_count_ ? chunk->writers_[k + 1].first_row : chunk->used_;
+      const std::uint32_t rows = end_row - writer.first_row;
       kept.push_back({.number = row.number,
                       .pointer = row.pointer,
                       .requested_bytes = row.bytes_and_kind >> history_chunk::kind_bits,
                       .stream = {row.stream},
                       .kind = static_cast<event_kind>(row.bytes_and_kind & ((1U << history_chunk::kind_bits) - 1)),
-                      .thread = chunk->thread_,
-                      .time_ns = chunk->begin_ns_ + span_ns / chunk->used_ * i});
+                      .thread = writer.thread,
+                      .time_ns = writer.begin_ns + span_ns / rows * (i - writer.first_row)});
     }
   }
   std::ranges::sort(kept, {}, &history_event::number);

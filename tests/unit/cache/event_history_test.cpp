@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <thread>
 
 namespace gpumem {
 namespace {
@@ -19,7 +20,7 @@ struct writers {
   void write(int writer, std::uint64_t times = 1) {
     history_chunk*& into = chunks[writer];
     for (std::uint64_t i = 0; i < times; ++i) {
-      if (into == nullptr || into->is_full()) into = kept.renew(into, chunks.size());
+      if (into == nullptr || into->is_full()) into = kept.renew(into);
       ASSERT_NE(into, nullptr);
       kept.add(*into, event_kind::allocated, 0x1000 + kept.noted(), 512, {});
     }
@@ -69,11 +70,37 @@ TEST(EventHistory, KeepsTheEventsOfAThreadThatEnded) {
   writers x{2000};
   x.write(0, 100);
   x.write(1, 100);
-  x.kept.retire(x.chunks[0]);
+  x.kept.end_thread(x.chunks[0]);
   x.chunks.erase(0);
   x.write(1, 100);
   expect_last(x.kept, 300);
-  x.kept.retire(nullptr);
+  x.kept.end_thread(nullptr);
+}
+
+TEST(EventHistory, TakesBoundedMemoryForManyShortThreads) {
+  writers x{10'000};
+  x.write(0);
+  for (int i = 1; i <= 20'000; ++i) {
+    x.write(i);
+    x.kept.end_thread(x.chunks[i]);
+    x.chunks.erase(i);
+  }
+  expect_last(x.kept, 10'000);
+  EXPECT_LE(x.kept.chunk_count(), 10'000 / 64 + 20U) << "64 threads share a chunk";
+}
+
+TEST(EventHistory, KeepsTheThreadOfEachEventInASharedChunk) {
+  writers x{1000};
+  x.write(0, 3);
+  x.kept.end_thread(x.chunks[0]);
+  x.chunks.erase(0);
+  std::thread{[&x] { x.write(1, 2); }}.join();
+  EXPECT_EQ(x.kept.chunk_count(), 1U);
+  const std::vector<history_event> all = x.kept.latest();
+  ASSERT_EQ(all.size(), 5U);
+  EXPECT_EQ(all[2].thread, all[0].thread);
+  EXPECT_NE(all[3].thread, all[0].thread);
+  EXPECT_EQ(all[4].thread, all[3].thread);
 }
 
 TEST(EventHistory, BeginsAfterAnEventThatWasLost) {
@@ -87,7 +114,7 @@ TEST(EventHistory, BeginsAfterAnEventThatWasLost) {
 
 TEST(EventHistory, KeepsSizesAndKinds) {
   event_history kept{10};
-  history_chunk* const into = kept.renew(nullptr, 1);
+  history_chunk* const into = kept.renew(nullptr);
   kept.add(*into, event_kind::refused, 7, std::uint64_t{1} << 48, {});
   int stream = 0;
   kept.add(*into, event_kind::freed, 0x2000, 1, {&stream});
