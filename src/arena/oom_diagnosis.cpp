@@ -22,28 +22,58 @@ struct pending_run {
 /// Whether the request may use the owner's free memory only after work, or a graph, ends.
 bool waits(const pending_request& request, owner_id owner) { return owner != idle_owner && owner != request.owner; }
 
-/// The first run that fits the request and includes memory to wait for; 0 bytes if there is none.
+/// Whether a block is part of such a run.
+bool joins(const pending_request& request, const block& b) {
+  return b.segment_class == request.segment_class && (b.state == block_state::free || b.state == block_state::fenced);
+}
+
+/// Whether the block is for this request only after work on it ends.
+bool is_pending(const pending_request& request, const block& b) {
+  return b.state == block_state::fenced || waits(request, b.owner);
+}
+
+/// The run of a pending block, as far as the request needs it. No bytes if it has not that much room, or if the run has
+/// a pending block below this one, which finds the run, too.
+pending_run run_around(const arena_state& state, const pending_request& request, block_index i,
+                       std::uint64_t need) GPUMEM_UNDER_LOCK {
+  block_index first = i;
+  for (block_index k = state.blocks.at(i).prev; k != no_block && joins(request, state.blocks.at(k));
+       k = state.blocks.at(k).prev) {
+    if (is_pending(request, state.blocks.at(k))) return {};
+    first = k;
+  }
+  pending_run run;
+  for (block_index k = first; k != no_block; k = state.blocks.at(k).next) {
+    const block& b = state.blocks.at(k);
+    if (!joins(request, b)) return {};
+    run.bytes += b.bytes;
+    if (is_pending(request, b)) {
+      run.pending_bytes += b.bytes;
+      if (b.bytes > run.largest) {
+        run.largest = b.bytes;
+        run.waits_for = b.state == block_state::fenced ? state.uses.waits_for(k) : b.owner;
+      }
+    }
+    if (run.bytes >= need && run.pending_bytes != 0) return run;
+  }
+  return {};
+}
+
+/// A run that has room for the request and has to be waited for; no bytes if there is none. Looks only at pending
+/// blocks and their free neighbours, because the lock is held, and a program may ask again and again for less.
 pending_run find_pending_run(const arena_state& state, const pending_request& request) GPUMEM_UNDER_LOCK {
   const std::uint64_t need = request.bytes + (request.alignment - block_granularity);
-  for (const heap_segment& segment : state.blocks.segments()) {
-    if (segment.bytes == 0) continue;
-    pending_run run;
-    for (block_index i = segment.first; i != no_block; i = state.blocks.at(i).next) {
-      const block& b = state.blocks.at(i);
-      const bool fenced = b.state == block_state::fenced;
-      if (b.segment_class != request.segment_class || (b.state != block_state::free && !fenced)) {
-        run = {};
-        continue;
-      }
-      run.bytes += b.bytes;
-      if (fenced || waits(request, b.owner)) {
-        run.pending_bytes += b.bytes;
-        if (b.bytes > run.largest) {
-          run.largest = b.bytes;
-          run.waits_for = fenced ? state.uses.waits_for(i) : b.owner;
-        }
-      }
-      if (run.bytes >= need && run.pending_bytes != 0) return run;
+  if (state.blocks.free_bytes(request.segment_class) + state.blocks.totals().fenced_bytes < need) return {};
+  const auto found = [&](block_index i) GPUMEM_UNDER_LOCK {
+    return joins(request, state.blocks.at(i)) ? run_around(state, request, i, need) : pending_run{};
+  };
+  for (const block_index i : state.uses.waiting()) {
+    if (const pending_run run = found(i); run.bytes != 0) return run;
+  }
+  for (const owner_id owner : state.blocks.owners_of_free_blocks()) {
+    if (!waits(request, owner)) continue;
+    for (block_index i = state.blocks.oldest_free(owner); i != no_block; i = state.blocks.at(i).in_index.newer) {
+      if (const pending_run run = found(i); run.bytes != 0) return run;
     }
   }
   return {};

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <sstream>
 
@@ -86,6 +88,33 @@ TEST(oom_diagnosis, pending_neighbours_are_pending_work_of_their_stream) {
       << "it is the stream that uses the blocks";
   EXPECT_THAT(report.headline(), HasSubstr("16.00 MiB of what fits wait for stream 0x"));
   EXPECT_THAT(report.to_string(), HasSubstr("\npending_bytes: 16777216"));
+}
+
+/// A block that waits lies between free blocks of the request's own stream, and all three together have room. Another
+/// one that waits lies apart, and beside a live block.
+TEST(oom_diagnosis, pending_work_between_free_blocks_counts_with_them) {
+  sim_device card{{}};
+  lone_arena tested{card, limited(32 * mib), std::make_unique<segment_each>(false)};
+  const stream_ref one = card.create_stream();
+  const stream_ref two = card.create_stream();
+  tested.give(tested.take(32 * mib, one));
+  std::array<address, 8> blocks{};
+  for (address& each : blocks) ASSERT_NE(each = tested.take(4 * mib, one), 0U);
+  std::ranges::sort(blocks);
+  for (const std::size_t k : {1U, 4U}) {
+    card.enqueue_use(two, 1'000'000'000, blocks.at(k), 4 * mib);
+    ASSERT_TRUE(tested.record_use(blocks.at(k), two).ok());
+  }
+  for (const std::size_t k : {1U, 3U, 4U, 5U}) tested.give(blocks.at(k));
+  const oom_report report = refusal(tested, 12 * mib, one);
+  EXPECT_EQ(report.cause, oom_cause::pending_work);
+  EXPECT_EQ(report.pending_bytes, 4 * mib);
+  EXPECT_EQ(refusal(tested, 16 * mib, one).cause, oom_cause::fragmentation) << "16 MiB are free, in two pieces";
+  tested.give(blocks[0]);
+  tested.give(blocks[2]);
+  const oom_report whole = refusal(tested, 24 * mib, one);
+  EXPECT_EQ(whole.cause, oom_cause::pending_work);
+  EXPECT_EQ(whole.pending_bytes, 8 * mib) << "both, in one piece of six blocks";
 }
 
 TEST(oom_diagnosis, lists_the_other_processes_on_a_card) {
