@@ -16,6 +16,7 @@
 #include "print_error.hpp"
 #include "run.hpp"
 #include "shared_cards.hpp"
+#include "simulate_doctor.hpp"
 #include "simulated_run.hpp"
 #include "simulated_text.hpp"
 #include "text.hpp"
@@ -178,6 +179,8 @@ CLI::App* add_simulate_command(CLI::App& app, simulate_options& options) {
                      "report memory that is reused while a stream may still use it, with the line");
   simulate->add_flag("--strict", options.strict, "abort at the first use that a card leaves undefined (else: counted)");
   simulate->add_flag("--quiet", options.quiet, "no summary");
+  simulate->add_flag("--doctor", options.doctor,
+                     "say what a run of COMMAND's Python (python3) needs and lacks, and what to type");
   return simulate;
 }
 
@@ -186,6 +189,7 @@ int simulate(const simulate_options& options) {
     fmt::print("{}", card_table());
     return 0;
   }
+  if (options.doctor) return diagnose(options.command);
   if (options.command.empty()) {
     return fail(bad_input, "simulate: no command; expected gpumem simulate [OPTIONS] -- COMMAND...");
   }

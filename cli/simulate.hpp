@@ -28,6 +28,7 @@ struct simulate_options {
   std::string report;
   std::string json;
   std::string trace;
+  bool doctor = false;    ///< prints the requirements that this machine lacks, and runs nothing
   bool one_rank = false;  ///< simulates one rank: NCCL's other ranks send copies of the program's own data
   bool strict = false;    ///< ends the program when it does something that a card leaves undefined
   bool quiet = false;

@@ -3,6 +3,7 @@
 #include "simulated_run.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,8 +24,10 @@
 #include "print_error.hpp"
 #include "quiescence_detector.hpp"
 #include "rank_watch.hpp"
+#include "run_guard.hpp"
 #include "run_processes.hpp"
 #include "shared_cards.hpp"
+#include "simulated_cuda.hpp"
 #include "temporary_folder.hpp"
 #include "text.hpp"
 #include "units.hpp"
@@ -46,21 +49,6 @@ void pass_on(int signal, siginfo_t* info, void* /*context*/) {
     ::kill(passed_on_to, signal);
   }
   errno = saved;
-}
-
-std::vector<std::string> libraries_in(const std::string& folder) {
-  std::vector<std::string> paths;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator{folder, error}) {
-    const std::string name = entry.path().filename().string();
-    const auto dot = name.rfind(".so.");
-    if (dot != std::string::npos && !entry.is_symlink() &&
-        name.find_first_not_of("0123456789", dot + 4) == std::string::npos) {
-      paths.push_back(entry.path().string());
-    }
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
 }
 
 /// The value of LD_PRELOAD: the policy's library, the simulated libraries, and the previous value.
@@ -114,7 +102,10 @@ void set_variables(const simulated_setup& setup, const std::string& driver_folde
   ::setenv("SIMCUDA_REFEREE", setup.referee ? "1" : "0", setup.referee ? 1 : 0);
   set("SIMCUDA_WATCH", setup.referee ? "1" : "0");
   set("SIMCUDA_DRIVER", driver_folder + "/libcuda.so.1");
-  set("LD_LIBRARY_PATH", in_front_of(driver_folder + ":" + driver_folder + "/cuda12", "LD_LIBRARY_PATH"));
+  const std::string links = records + "/links";
+  link_plain_names(driver_folder, links);
+  link_plain_names(driver_folder + "/cuda12", links);
+  set("LD_LIBRARY_PATH", in_front_of(driver_folder + ":" + driver_folder + "/cuda12:" + links, "LD_LIBRARY_PATH"));
   set("PYTHONPATH", in_front_of(driver_folder + "/python", "PYTHONPATH"));
   set("SIMCUDA_TORCH_HISTORY", setup.history);
   for (const auto& [name, value] : setup.variables) set(name.c_str(), value);
@@ -229,24 +220,6 @@ void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_
 
 }  // namespace
 
-result<std::string> find_simulated_driver() {
-  std::error_code error;
-  const fs::path own_folder = fs::read_symlink("/proc/self/exe", error).parent_path();
-  std::string looked;
-  for (const fs::path& folder :
-       {own_folder / ".." / "simcuda", own_folder / ".." / GPUMEM_LIBRARY_FOLDER / "gpumem" / "simcuda",
-        own_folder / ".." / "lib" / "gpumem" / "simcuda"}) {
-    const fs::path candidate = folder.lexically_normal();
-    if (fs::exists(candidate / "libcudart.so.13", error)) return candidate.string();
-    looked += (looked.empty() ? "" : ", ") + candidate.string();
-  }
-  return status{errc::unsupported,
-                fmt::format("no simulated CUDA (libcudart.so.13) in {}: it is built with the headers of CUDA 13 "
-                            "(without a Toolkit: scripts/cuda_headers), and installed with cmake --install BUILD "
-                            "--component simcuda",
-                            looked)};
-}
-
 status check_context(const simulated_setup& setup, const std::string& context) {
   const std::uint64_t card = setup.card_bytes != 0 ? setup.card_bytes : simcuda::find_card(setup.card)->bytes();
   if (setup.context_bytes <= card) return {};
@@ -269,6 +242,10 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   }
   const result<std::string> driver_folder = find_simulated_driver();
   if (!driver_folder) return driver_folder.why();
+  if (const std::vector<std::string> missing = missing_files(*driver_folder); !missing.empty()) {
+    return status{errc::unsupported, fmt::format("{}: the simulated CUDA is incomplete, without {}: {}", *driver_folder,
+                                                 fmt::join(missing, ", "), how_to_complete())};
+  }
   const result<std::string> preload = preload_list(*driver_folder, setup.preload);
   if (!preload) return preload.why();
   const temporary_folder records{"gpumem-simulate-"};
@@ -279,6 +256,7 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   for (std::string& word : copies) words.push_back(word.data());
   words.push_back(nullptr);
   const auto begun = std::chrono::steady_clock::now();
+  const run_guard guard{records.path()};
   const kept_status ends;
   const pid_t child = ::fork();
   if (child < 0) return status{errc::unsupported, fmt::format("fork: {}", std::strerror(errno))};
@@ -290,6 +268,7 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
     print_error("gpumem: {}: cannot be run: {}\n", command.path, std::strerror(errno));
     ::_exit(errno == ENOENT ? not_found : not_executable);
   }
+  guard.watch(child);
   simulated_outcome outcome;
   outcome.runtimes = libraries_in(*driver_folder + "/cuda12").empty() ? "13" : "12 or 13";
   wait_for(child, records.path(), setup.settle_s, outcome);

@@ -60,9 +60,6 @@ struct simulated_outcome {
   std::vector<simulated_process> processes;  ///< processes that tried to initialise the driver, in order of start
 };
 
-/// The folder with the simulated libraries: beside the program in the build tree, or installed.
-result<std::string> find_simulated_driver();
-
 /// Returns `bad_setting` if the context is larger than the card. `context` is the option's text.
 status check_context(const simulated_setup& setup, const std::string& context);
 

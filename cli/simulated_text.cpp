@@ -154,8 +154,8 @@ void explain_unused_cards(const simulated_outcome& ran, json& warnings) {
   };
   if (ran.processes.empty() || !std::all_of(ran.processes.begin(), ran.processes.end(), is_unused)) return;
   warnings.push_back(
-      "the program initialised CUDA and took no memory of a card: if it should have, it ran on the CPU (JAX does "
-      "where the driver's device files are missing: docs/simulate.md)");
+      "the program initialised CUDA and took no memory of a card: if it should have, it ran on the CPU; "
+      "gpumem simulate --doctor says what its Python lacks");
 }
 
 /// Warns of cards whose memory is exceeded by the sum of processes that did not share the card.

@@ -101,6 +101,8 @@ simcuda_library(NAME nvidia-ml SOVERSION 1 PREFIX nvml REFUSAL 3 NODE none SOURC
 # NVML parses sizes as the driver does.
 target_include_directories(simcuda_libnvidia-ml_objects PRIVATE $<TARGET_PROPERTY:gpumem_base,INTERFACE_INCLUDE_DIRECTORIES>)
 gpumem_use_layers(simcuda_libnvidia-ml base)
+target_sources(simcuda_libnvidia-ml PRIVATE ${simcuda_fmt})
+target_link_options(simcuda_libnvidia-ml PRIVATE LINKER:--as-needed)
 
 get_property(simcuda_all_libraries GLOBAL PROPERTY SIMCUDA_LIBRARIES)
 get_property(simcuda12_libraries GLOBAL PROPERTY SIMCUDA_LIBRARIES_OF_CUDA12)
@@ -108,10 +110,10 @@ if(TARGET simcudart12_shared)
   list(APPEND simcuda12_libraries simcudart12_shared)
 endif()
 add_custom_target(simcuda_libraries
-                  DEPENDS simcuda_shared simcudart_shared ${simcuda_all_libraries} ${simcuda12_libraries})
+                  DEPENDS simcuda_shared simcudart_shared simcudart_static ${simcuda_all_libraries} ${simcuda12_libraries})
 
 # Modules that Python runs at start under `gpumem simulate`.
-foreach(file sitecustomize.py gpumem_referee.py gpumem_simulated_torch.py gpumem_values.py)
+foreach(file sitecustomize.py gpumem_doctor.py gpumem_referee.py gpumem_simulated_torch.py gpumem_simulated_xla.py gpumem_values.py)
   configure_file(${simcuda_source}/python/${file} ${simcuda_dir}/python/${file} COPYONLY)
 endforeach()
 # Sources that gpumem_values.py compiles for the installed torch.
@@ -123,7 +125,8 @@ foreach(file IN LISTS simcuda_values)
   configure_file(${file} ${simcuda_dir}/values/${name} COPYONLY)
 endforeach()
 
-# Installed only by cmake --install BUILD --component simcuda. `gpumem simulate` finds it there.
+# Installed only on request, in the folder where `gpumem simulate` looks:
+#   cmake --build BUILD --target gpumem_program simcuda_libraries && cmake --install BUILD --component simcuda
 if(GPUMEM_INSTALL)
   set(simcuda_installed ${CMAKE_INSTALL_LIBDIR}/gpumem/simcuda)
   install(TARGETS simcuda_shared simcudart_shared ${simcuda_all_libraries} COMPONENT simcuda EXCLUDE_FROM_ALL

@@ -188,6 +188,24 @@ def _note_peaks(torch, device):
 def watch():
     sys.meta_path.insert(0, _after_torch())
     atexit.register(_at_end)
+    _follow_children()
+
+
+def _follow_children():
+    """A child of fork has figures of its own, and ends by os._exit, as those of multiprocessing do: without atexit."""
+    leave = os._exit
+
+    def note_and_leave(*values, **named):
+        _at_end()
+        leave(*values, **named)
+
+    def begin():
+        global _pid
+        _pid = os.getpid()
+        _before_reset.clear()
+
+    os._exit = note_and_leave
+    os.register_at_fork(after_in_child=begin)
 
 
 def _at_end():

@@ -28,6 +28,10 @@ def _watch():
 
         gpumem_simulated_torch.watch()
 
+        import gpumem_simulated_xla
+
+        gpumem_simulated_xla.watch()
+
         try:
             import gpumem_referee
 
