@@ -307,8 +307,8 @@ status advice_for(const bench::trace& recorded, std::uint64_t capacity, const be
   setup.device.capacity_bytes =
       round_up(std::max({setup.device.capacity_bytes, 2 * capacity, 2 * recorded.peak_live_bytes}), gib);
   setup.device.referee = false;
-  // How far the program's device lagged behind is unknown, and it decides where blocks lie. So a setting fits a program
-  // that ran out of memory only if it serves the program either way.
+  // The lag of the program's device decides where blocks lie, and the recording does not have it. So a setting fits a
+  // program that ran out of memory only if it serves the program with and without lag.
   const bool ran_out = capacity != 0 && !recorded.refusing_policy.empty();
   bench::replay_setup without_lag = setup;
   without_lag.lag_ns = 0;

@@ -23,9 +23,6 @@ class pickle_file {
     if (value <= INT32_MAX) {
       text_ += 'J';
       append(value, 4);
-    } else if (value <= INT64_MAX) {
-      text_ += "\x8a\x08";
-      append(value, 8);
     } else {
       text_ += "\x8a\x08";  // two's complement; addresses and sizes are below 2^63
       append(value, 8);

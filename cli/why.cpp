@@ -105,7 +105,7 @@ std::string explanation(const diagnosis& diagnosed) {
   return fmt::format("unknown: {}; the recording does not say how much memory there was, --capacity does", sum);
 }
 
-/// How many pairs of blocks that are live together a plan has to compare at least.
+/// The least number of pairs of simultaneously live blocks that a plan compares.
 std::uint64_t placement_work(const bench::trace& recorded) {
   std::uint64_t live = 0;
   std::uint64_t pairs = 0;
@@ -298,7 +298,7 @@ struct loaded {
   bench::trace recorded;
   std::string shown;
 };
-/// What the process keeps of its latest events (GPUMEM_HISTORY), if it does.
+/// The latest events that the process keeps (GPUMEM_HISTORY); nothing if it keeps none.
 std::optional<bench::trace> history_of_process(unsigned pid) {
   const temporary_folder folder{"gpumem-why-"};
   const std::string path = fmt::format("{}/process-{}.csv", folder.path(), pid);

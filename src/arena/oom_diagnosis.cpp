@@ -22,22 +22,23 @@ struct pending_run {
 /// Whether the request may use the owner's free memory only after work, or a graph, ends.
 bool waits(const pending_request& request, owner_id owner) { return owner != idle_owner && owner != request.owner; }
 
-/// Whether a block is part of such a run.
-bool joins(const pending_request& request, const block& b) {
-  return b.segment_class == request.segment_class && (b.state == block_state::free || b.state == block_state::fenced);
+/// Whether a block can be part of a run for the request.
+bool joins(const pending_request& request, const block& member) {
+  return member.segment_class == request.segment_class &&
+         (member.state == block_state::free || member.state == block_state::fenced);
 }
 
 /// Whether the block is for this request only after work on it ends.
-bool is_pending(const pending_request& request, const block& b) {
-  return b.state == block_state::fenced || waits(request, b.owner);
+bool is_pending(const pending_request& request, const block& member) {
+  return member.state == block_state::fenced || waits(request, member.owner);
 }
 
-/// The run of a pending block, as far as the request needs it. No bytes if it has not that much room, or if the run has
-/// a pending block below this one, which finds the run, too.
-pending_run run_around(const arena_state& state, const pending_request& request, block_index i,
+/// Returns the run around a pending block, up to `need` bytes. The run has no bytes if it is shorter, or if a lower
+/// block of the run is pending, because the search from that block finds the same run.
+pending_run run_around(const arena_state& state, const pending_request& request, block_index index,
                        std::uint64_t need) GPUMEM_UNDER_LOCK {
-  block_index first = i;
-  for (block_index k = state.blocks.at(i).prev; k != no_block && joins(request, state.blocks.at(k));
+  block_index first = index;
+  for (block_index k = state.blocks.at(index).prev; k != no_block && joins(request, state.blocks.at(k));
        k = state.blocks.at(k).prev) {
     if (is_pending(request, state.blocks.at(k))) return {};
     first = k;
@@ -59,13 +60,14 @@ pending_run run_around(const arena_state& state, const pending_request& request,
   return {};
 }
 
-/// A run that has room for the request and has to be waited for; no bytes if there is none. Looks only at pending
-/// blocks and their free neighbours, because the lock is held, and a program may ask again and again for less.
+/// Returns a run that holds the request once its pending blocks are done; no bytes if there is none. Reads only pending
+/// blocks and their free neighbours, because it runs under the lock, and programs that probe for the largest possible
+/// allocation are refused many times.
 pending_run find_pending_run(const arena_state& state, const pending_request& request) GPUMEM_UNDER_LOCK {
   const std::uint64_t need = request.bytes + (request.alignment - block_granularity);
   if (state.blocks.free_bytes(request.segment_class) + state.blocks.totals().fenced_bytes < need) return {};
-  const auto found = [&](block_index i) GPUMEM_UNDER_LOCK {
-    return joins(request, state.blocks.at(i)) ? run_around(state, request, i, need) : pending_run{};
+  const auto found = [&](block_index index) GPUMEM_UNDER_LOCK {
+    return joins(request, state.blocks.at(index)) ? run_around(state, request, index, need) : pending_run{};
   };
   for (const block_index i : state.uses.waiting()) {
     if (const pending_run run = found(i); run.bytes != 0) return run;
