@@ -217,8 +217,9 @@ def enabling_refused():
 
     with tempfile.TemporaryDirectory() as folder:
         cases, running = refusals(folder), {}
+        inherited = {name: value for name, value in os.environ.items() if name != "GPUMEM_POLICY"}  # set by enabling here
         for name, (code, changed, _, _) in cases.items():
-            environment = {**os.environ, "GPUMEM_TORCH": "0", "PYTHONWARNINGS": "always", **changed}
+            environment = {**inherited, "GPUMEM_TORCH": "0", "PYTHONWARNINGS": "always", **changed}
             running[name] = subprocess.Popen([sys.executable, "-c", BEGIN + code + END], env=environment, text=True,
                                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for name, (_, _, words, backend) in cases.items():
