@@ -215,6 +215,7 @@ def enabling_refused():
     """What cannot be enabled says why, and leaves PyTorch's own allocator whole; each in a process of its own."""
     from gpumem.torch import _build
 
+    torch.cuda.empty_cache()  # the processes below share the simulated card
     with tempfile.TemporaryDirectory() as folder:
         cases, running = refusals(folder), {}
         inherited = {name: value for name, value in os.environ.items() if name != "GPUMEM_POLICY"}  # set by enabling here
