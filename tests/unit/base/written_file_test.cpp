@@ -8,11 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 
 #include "log.hpp"
 
@@ -64,6 +66,12 @@ class ResultFile : public ::testing::Test {
   log_sink former_;
 };
 
+/// Begins a job and waits for the kernel's next tick, because the times of files have its resolution.
+void start_job() {
+  begin_job();
+  std::this_thread::sleep_for(std::chrono::milliseconds{20});
+}
+
 TEST_F(ResultFile, IsEmptiedOnlyIfItIsThere) {
   write("old", "former");
   ASSERT_TRUE(open_written_file(path("old"), false).ok());
@@ -114,7 +122,7 @@ TEST_F(ResultFile, WithMoreRightsOnlyRegularFilesThatTheRealUserMayWrite) {
 
 TEST_F(ResultFile, AnOlderFileIsWrittenAnewAndThisProcesssOwnToo) {
   write("runs.csv", "of an earlier job");
-  begin_job();
+  start_job();
   for (int times = 0; times < 2; ++times) {
     const auto file = written_file::open(path("runs.csv"));
     ASSERT_TRUE(file.ok()) << file.why().message();
@@ -126,7 +134,7 @@ TEST_F(ResultFile, AnOlderFileIsWrittenAnewAndThisProcesssOwnToo) {
 }
 
 TEST_F(ResultFile, EachProcessOfAJobHasItsOwn) {
-  begin_job();
+  start_job();
   const std::string first = write_in_child("runs.csv.gz");
   const std::string second = write_in_child("runs.csv.gz");
   EXPECT_EQ(content("runs.csv.gz"), first);
@@ -137,7 +145,7 @@ TEST_F(ResultFile, EachProcessOfAJobHasItsOwn) {
     EXPECT_EQ(third->path(), path("runs.pid" + std::to_string(::getpid()) + ".csv.gz"));
     EXPECT_THAT(log_, HasSubstr("runs.csv.gz: another process of this job writes it; this process (pid "));
   }
-  begin_job();
+  start_job();
   EXPECT_EQ(written_file::open(path("runs.csv.gz"))->path(), path("runs.csv.gz")) << "the next job's";
 }
 
@@ -156,7 +164,7 @@ TEST_F(ResultFile, AProcessGroupIsAJob) {
 TEST_F(ResultFile, AFileThatALiveProcessWritesStaysItsOwn) {
   const auto first = written_file::open(path("runs"));
   put(*first, "first");
-  begin_job();  // the file is older than this job
+  start_job();  // the file is older than this job
   const std::string second = write_in_child("runs");
   EXPECT_EQ(content("runs"), "first");
   EXPECT_EQ(content("runs.pid" + second), second);
