@@ -22,7 +22,8 @@ endif()
 option(GPUMEM_UNITY "Compile several of the library's files as one: a third of the processor time for a whole build" OFF)
 
 # gpumem_layer(NAME SOURCES files... [BELOW layers...] [LINK libraries...])
-# An object library gpumem_<NAME> that sees the headers of the layers BELOW it, by their bare names, and no others.
+# An object library gpumem_<NAME> that sees the headers of the layers BELOW it, by their bare names, and no others. Sources in
+# subfolders belong to the same layer.
 function(gpumem_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;BELOW;LINK")
   set(target gpumem_${name})
@@ -43,12 +44,22 @@ function(gpumem_layer name)
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}>
            $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
   target_link_libraries(${target} PRIVATE gpumem_build_flags PUBLIC ${arg_LINK})
+  foreach(source IN LISTS arg_SOURCES)
+    cmake_path(GET source PARENT_PATH subfolder)
+    if(subfolder)
+      target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/${subfolder}>)
+    endif()
+  endforeach()
+  set(all_below ${arg_BELOW})
   foreach(below IN LISTS arg_BELOW)
+    get_property(further GLOBAL PROPERTY GPUMEM_LAYERS_BELOW_${below})
+    list(APPEND all_below ${further})
     target_include_directories(${target} PUBLIC
       $<TARGET_PROPERTY:gpumem_${below},INTERFACE_INCLUDE_DIRECTORIES>)
   endforeach()
   set_property(GLOBAL APPEND PROPERTY GPUMEM_LAYERS ${target})
-  set_property(GLOBAL PROPERTY GPUMEM_LAYERS_BELOW_${name} ${arg_BELOW})
+  list(REMOVE_DUPLICATES all_below)
+  set_property(GLOBAL PROPERTY GPUMEM_LAYERS_BELOW_${name} ${all_below})
 endfunction()
 
 # gpumem_use_layers(TARGET layers...): links the objects of these layers and of those they stand on, and nothing else.

@@ -20,7 +20,7 @@ namespace GPUMEM_API gpumem {
 inline const stream_ref legacy_stream{nullptr};
 inline const stream_ref per_thread_stream{reinterpret_cast<void*>(2)};  // CU_STREAM_PER_THREAD
 
-/// The driver's functions; src/device/cuda_driver.hpp has the table.
+/// The driver's functions; src/device/cuda/cuda_driver.hpp has the table.
 struct cuda_driver;
 
 /// The driver of this machine, loaded and initialised by the first call in the process: libcuda.so.1 as the dynamic

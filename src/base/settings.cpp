@@ -22,6 +22,8 @@ namespace gpumem {
 namespace {
 
 constexpr std::string_view prefix = "GPUMEM_";
+/// No setting: the folder of recordings that gpumem's tests replay.
+constexpr std::string_view recordings_variable = "GPUMEM_TRACES";
 
 // --- forms: parse_<form>(text, name for messages) returns the field's value --------------------------------------
 
@@ -271,7 +273,7 @@ status settings::apply(const environment& variables, std::vector<std::string>* p
     found.push_back(std::move(problem));
   };
   for (const auto& [variable, value] : variables) {
-    if (!std::string_view{variable}.starts_with(prefix)) continue;
+    if (!std::string_view{variable}.starts_with(prefix) || variable == recordings_variable) continue;
     if (const row* const o = find(&option_row::variable, variable)) {
       const status s = next.set(o->option, value, setting_source::environment);
       if (!s) add(s.message(), o->guards);

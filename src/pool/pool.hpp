@@ -1,7 +1,7 @@
 // The pool: threads' caches before an arena. A logical device is one pool.
 //
 // A thread's cache serves a request without a lock (src/cache). Otherwise, under the arena's lock, the caches' depot or
-// the arena does (src/arena). The caches' pointer map tells which addresses the program holds, and so which frees and
+// the arena does. The caches' pointer map tells which addresses the program holds, and so which frees and
 // uses are valid. Files: pool.cpp (requests and frees), pool_check.cpp (statistics and invariant checks).
 #pragma once
 

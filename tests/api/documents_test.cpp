@@ -98,10 +98,11 @@ class folder : public testing::TestWithParam<const char*> {};
 TEST_P(folder, has_a_readme) { EXPECT_TRUE(fs::exists(fs::path{GetParam()} / "README.md")) << GetParam(); }
 
 INSTANTIATE_TEST_SUITE_P(every, folder,
-                         testing::Values(".", "include/gpumem", "src", "src/base", "src/device", "src/sharing",
-                                         "src/heap", "src/streams", "src/placement", "src/backing", "src/arena",
-                                         "src/cache", "src/pool", "src/front", "src/adapters", "policies", "bench",
-                                         "bench/traces", "cli", "examples", "simcuda", "tests", "tools"),
+                         testing::Values(".", "include/gpumem", "src", "src/base", "src/heap", "src/plan",
+                                         "src/plan/solver", "src/device", "src/cards", "src/group", "src/streams",
+                                         "src/paging", "src/cache", "src/pool", "src/front", "src/adapters",
+                                         "src/adapters/preload", "policies", "replay", "bench", "bench/traces", "cli",
+                                         "examples", "simcuda", "tests", "tools"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace_if(
@@ -113,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(every, folder,
 std::vector<fs::path> documents() {
   std::vector<fs::path> found{"README.md"};
   for (const char* folder :
-       {"include", "src", "policies", "bench", "cli", "examples", "simcuda", "tests", "tools", "docs"}) {
+       {"include", "src", "policies", "replay", "bench", "cli", "examples", "simcuda", "tests", "tools", "docs"}) {
     for (const fs::path& file : tree::files(folder, {".md"})) found.push_back(file);
   }
   return found;
@@ -154,8 +155,8 @@ TEST(documents, relative_links_lead_somewhere) {
 
 /// Whether a text looks like a path in one of the project's folders.
 bool names_a_file(const std::string& quoted) {
-  const std::vector<std::string> folders{"src/",      "policies/", "include/", "bench/", "cli/",  "tests/",
-                                         "examples/", "scripts/",  "docs/",    "cmake/", "tools/"};
+  const std::vector<std::string> folders{"src/",   "policies/", "include/", "replay/", "bench/", "cli/",
+                                         "tests/", "examples/", "scripts/", "docs/",   "cmake/", "tools/"};
   return quoted.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./") ==
              std::string::npos &&
          std::any_of(folders.begin(), folders.end(),

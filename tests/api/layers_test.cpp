@@ -19,31 +19,28 @@ namespace fs = std::filesystem;
 const std::vector<std::string> sources{".cpp", ".hpp", ".def", ".h"};
 
 const std::map<std::string, fs::path> folder_of_layer{
-    {"base", "src/base"},       {"plan", "src/plan"},           {"device", "src/device"},
-    {"sharing", "src/sharing"}, {"policies", "policies"},       {"heap", "src/heap"},
-    {"streams", "src/streams"}, {"placement", "src/placement"}, {"backing", "src/backing"},
-    {"arena", "src/arena"},     {"cache", "src/cache"},         {"pool", "src/pool"},
+    {"base", "src/base"},       {"heap", "src/heap"},         {"solver", "src/plan/solver"}, {"plan", "src/plan"},
+    {"device", "src/device"},   {"cards", "src/cards"},       {"group", "src/group"},        {"policies", "policies"},
+    {"streams", "src/streams"}, {"paging", "src/paging"},     {"cache", "src/cache"},        {"pool", "src/pool"},
     {"front", "src/front"},     {"adapters", "src/adapters"},
 };
 
 /// The layers that each layer may include, itself among them.
 const std::map<std::string, std::set<std::string>> allowed{
     {"base", {"base"}},
-    {"plan", {"base", "plan"}},
-    {"device", {"base", "device"}},
-    {"sharing", {"base", "device", "sharing"}},
-    {"policies", {"base", "policies"}},
     {"heap", {"base", "heap"}},
+    {"solver", {"base", "solver"}},
+    {"plan", {"base", "heap", "solver", "plan"}},
+    {"device", {"base", "device"}},
+    {"cards", {"base", "device", "cards"}},
+    {"group", {"base", "group"}},
+    {"policies", {"base", "policies"}},
     {"streams", {"base", "device", "heap", "streams"}},
-    {"placement", {"base", "plan", "policies", "heap", "placement"}},
-    {"backing", {"base", "plan", "policies", "device", "heap", "placement", "backing"}},
-    {"arena", {"base", "plan", "device", "sharing", "policies", "heap", "streams", "placement", "backing", "arena"}},
+    {"paging", {"base", "policies", "device", "heap", "paging"}},
     {"cache", {"base", "device", "cache"}},
-    {"pool",
-     {"base", "plan", "device", "sharing", "policies", "heap", "streams", "placement", "backing", "arena", "cache",
-      "pool"}},
-    {"front", {"base", "plan", "device", "sharing", "policies", "pool", "front"}},
-    {"adapters", {"base", "device", "sharing", "policies", "front", "adapters"}},
+    {"pool", {"base", "plan", "device", "cards", "group", "policies", "heap", "streams", "paging", "cache", "pool"}},
+    {"front", {"base", "solver", "plan", "device", "cards", "group", "policies", "pool", "front"}},
+    {"adapters", {"base", "device", "cards", "group", "policies", "front", "adapters"}},
 };
 
 /// The layer that owns each public header.
@@ -82,8 +79,9 @@ std::map<std::string, std::string> owners() {
   std::map<std::string, std::string> owner = owner_of_public_header;
   for (const auto& [layer, folder] : folder_of_layer) {
     for (const fs::path& file : tree::files(folder, {".hpp", ".def", ".h"})) {
-      // Parts of the adapters and of placement have their own folder and include path.
-      const fs::path name = layer == "adapters" || layer == "placement" ? file.filename() : fs::relative(file, folder);
+      // A subfolder is a layer of its own (plan/solver) or belongs to its layer with an include path of its own.
+      if (layer == "plan" && file.parent_path() != folder) continue;
+      const fs::path name = file.filename();
       const auto [at, added] = owner.emplace(name.generic_string(), layer);
       EXPECT_TRUE(added) << file << ": " << at->second << " has a header of the same name, so an include is ambiguous";
     }

@@ -1,4 +1,4 @@
-/// The invariants of a loaded trace (bench/trace.hpp), which a reader keeps for any bytes.
+/// The invariants of a loaded trace (replay/trace.hpp), which a reader keeps for any bytes.
 #pragma once
 
 #include <vector>

@@ -322,6 +322,10 @@ TEST(Settings, NamesTheOverridesOfOtherDevices) {
   EXPECT_THAT(s.overrides_of_others({0, 1, 3}), IsEmpty());
 }
 
+TEST(Settings, TheFolderOfRecordingsIsNoSetting) {
+  EXPECT_THAT(problems_of({{"GPUMEM_TRACES", "/recordings"}}), IsEmpty());
+}
+
 TEST(Settings, UnknownVariableGetsTheClosestName) {
   // A misspelt name of a setting that limits memory is an error.
   EXPECT_EQ(settings{}.apply({{"GPUMEM_LIMTI", "4GiB"}}).message(),

@@ -1,7 +1,7 @@
 /// The properties of `expandable` on recorded traces: utilization, pages moved, their cost compared with `caching`, and
 /// that a repeated step needs no driver call.
 ///
-/// The GPU traces are not part of the project: without ../shared/traces/gpu their cases are skipped with a message.
+/// The GPU traces are not part of the project: without GPUMEM_TRACES their cases are skipped with a message.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,13 +11,13 @@
 #include "bits.hpp"
 #include "gpumem/allocator.hpp"
 #include "measure.hpp"
+#include "recordings.hpp"
 #include "trace.hpp"
 
 namespace gpumem::bench {
 namespace {
 
 constexpr const char* bundled = "bench/traces/";
-constexpr const char* recorded = "../shared/traces/gpu/";
 
 trace load(const std::string& path) {
   result<trace> t = load_trace(path);
@@ -26,11 +26,9 @@ trace load(const std::string& path) {
 }
 
 std::string file_of(std::string_view name) {
-  for (const char* folder : {bundled, recorded}) {
-    std::string path = fmt::format("{}{}.csv.gz", folder, name);
-    if (std::filesystem::exists(path)) return path;
-  }
-  return {};
+  std::string path = fmt::format("{}{}.csv.gz", bundled, name);
+  if (std::filesystem::exists(path)) return path;
+  return recording(fmt::format("gpu/{}.csv.gz", name)).value_or("");
 }
 
 compare_figures figures_of(const trace& t, const std::string& row_text, const replay_setup& with = {}) {
@@ -67,7 +65,7 @@ class expandable_bars : public testing::TestWithParam<bar> {};
 TEST_P(expandable_bars, hold) {
   const bar& b = GetParam();
   const std::string path = file_of(b.trace);
-  if (path.empty()) GTEST_SKIP() << "needs the recorded trace " << recorded << b.trace << ".csv.gz";
+  if (path.empty()) GTEST_SKIP() << no_recording(fmt::format("gpu/{}.csv.gz", b.trace));
   const trace t = load(path);
   // The slack holds where the work on freed memory is done. Memory behind work that is under way cannot move, and is
   // not waited for while the device has more.
@@ -126,7 +124,7 @@ class expandable_default : public testing::TestWithParam<const char*> {};
 
 TEST_P(expandable_default, costs_less_device_time_than_caching) {
   const std::string path = file_of(GetParam());
-  if (path.empty()) GTEST_SKIP() << "needs the recorded trace " << recorded << GetParam() << ".csv.gz";
+  if (path.empty()) GTEST_SKIP() << no_recording(fmt::format("gpu/{}.csv.gz", GetParam()));
   const trace t = load(path);
   const compare_figures expandable = figures_of(t, "expandable");
   const compare_figures caching = figures_of(t, "caching");
@@ -137,7 +135,7 @@ TEST_P(expandable_default, costs_less_device_time_than_caching) {
 
 TEST_P(expandable_default, loses_no_utilization_to_thread_caches_and_nor_do_others) {
   const std::string path = file_of(GetParam());
-  if (path.empty()) GTEST_SKIP() << "needs the recorded trace " << recorded << GetParam() << ".csv.gz";
+  if (path.empty()) GTEST_SKIP() << no_recording(fmt::format("gpu/{}.csv.gz", GetParam()));
   const trace t = load(path);
   for (const char* policy : {"expandable", "growth", "caching"}) {
     const double with = figures_of(t, policy).utilization();

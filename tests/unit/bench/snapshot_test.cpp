@@ -13,6 +13,7 @@
 #include "log.hpp"
 #include "pickle.hpp"
 #include "pickle_writer.hpp"
+#include "recordings.hpp"
 #include "test_files.hpp"
 
 namespace gpumem::bench {
@@ -237,10 +238,12 @@ TEST(snapshot, survives_numbers_at_the_end_of_their_range) {
 
 // The same recording, converted by the tool that made the shared CSV.
 TEST(snapshot, of_a_real_run_is_the_trace_that_was_converted_from_it) {
-  const std::string folder = "../shared/traces/";
-  const auto snapshot = load_trace(folder + "snapshots/large-tensors-b.pickle");
-  const auto converted = load_trace(folder + "gpu/large-tensors-b.csv.gz");
-  if (!converted.ok()) GTEST_SKIP() << "no ../shared/traces";
+  const auto recorded = recording("snapshots/large-tensors-b.pickle");
+  const auto shared_csv = recording("gpu/large-tensors-b.csv.gz");
+  if (!recorded || !shared_csv) GTEST_SKIP() << no_recording("snapshots/large-tensors-b.pickle");
+  const auto snapshot = load_trace(*recorded);
+  const auto converted = load_trace(*shared_csv);
+  ASSERT_TRUE(converted.ok()) << converted.why().message();
   ASSERT_TRUE(snapshot.ok()) << snapshot.why().message();
   ASSERT_EQ(snapshot->ops.size(), converted->ops.size());
   EXPECT_EQ(snapshot->peak_live_bytes, converted->peak_live_bytes);

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "log.hpp"
+#include "recordings.hpp"
 #include "test_files.hpp"
 
 namespace gpumem::bench {
@@ -281,9 +282,10 @@ TEST(trace, reads_the_traces_of_gpu_training) {
   EXPECT_EQ(t->peak_live_bytes * 10 / (1 << 20), 86'533U);
 }
 
-TEST(trace, reads_the_shared_traces_where_they_are) {
-  if (!std::filesystem::is_directory("../shared/traces/gpu")) GTEST_SKIP() << "../shared/traces/gpu is not here";
-  const auto t = load_trace("../shared/traces/gpu/ten-streams.csv.gz");
+TEST(trace, reads_a_recording_of_ten_streams) {
+  const auto recorded = recording("gpu/ten-streams.csv.gz");
+  if (!recorded) GTEST_SKIP() << no_recording("gpu/ten-streams.csv.gz");
+  const auto t = load_trace(*recorded);
   ASSERT_TRUE(t.ok()) << t.why().message();
   EXPECT_EQ(t->ops.size(), 6306U);
   EXPECT_EQ(t->streams.size(), 10U);

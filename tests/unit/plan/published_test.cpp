@@ -1,9 +1,9 @@
-/// The eleven published problems of MiniMalloc, which are not part of the project; looked for beside the source tree.
+/// The eleven published problems of MiniMalloc, which are not part of the project; looked for where GPUMEM_TRACES names
+/// them.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "problem_file.hpp"
+#include "recordings.hpp"
 #include "solve.hpp"
 #include "validate.hpp"
 
@@ -13,9 +13,10 @@ namespace {
 class published : public testing::TestWithParam<char> {};
 
 TEST_P(published, fits_into_its_capacity) {
-  const std::string path = std::string{"../shared/traces/minimalloc/"} + GetParam() + ".1048576.csv";
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
-  const auto buffers = read_problem(path);
+  const std::string file = std::string{"minimalloc/"} + GetParam() + ".1048576.csv";
+  const auto path = recording(file);
+  if (!path) GTEST_SKIP() << no_recording(file);
+  const auto buffers = read_problem(*path);
   ASSERT_TRUE(buffers) << buffers.why().message();
   const auto found = solve(*buffers, {.capacity = 1'048'576, .time_limit = std::chrono::seconds{60}});
   ASSERT_TRUE(found) << found.why().message();

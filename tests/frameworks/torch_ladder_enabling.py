@@ -1,0 +1,244 @@
+"""Steps of tests/frameworks/torch_ladder.py about `gpumem.torch.enable()`: compiling the allocator, and what is refused."""
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import torch
+
+from ladder_steps import Steps, expect
+
+STEPS = Steps()
+step = STEPS.step
+
+
+@contextlib.contextmanager
+def variables(**changed):
+    before = dict(os.environ)
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def files_are(exists):
+    is_file = os.path.isfile
+    os.path.isfile = lambda path: exists(str(path)) and is_file(path)
+    try:
+        yield
+    finally:
+        os.path.isfile = is_file
+
+
+# --- compiling --------------------------------------------------------------------------------------------------------
+
+
+@step
+def eight_ranks_compile_once():
+    """The allocator is compiled by one of eight processes that start at once with an empty cache."""
+    from gpumem.torch import _build
+
+    with tempfile.TemporaryDirectory() as folder:
+        calls, compiler = os.path.join(folder, "calls"), os.path.join(folder, "compiler")
+        with open(compiler, "w") as out:
+            out.write(f'#!/bin/sh\necho "$*" >>{calls}\nexec {shutil.which("g++") or "c++"} "$@"\n')
+        os.chmod(compiler, 0o755)
+        ranks = []
+        with variables(XDG_CACHE_HOME=folder, CXX=compiler):
+            for _ in range(8):
+                rank = os.fork()
+                if rank == 0:
+                    os._exit(0 if _build.build(torch).is_file() else 1)
+                ranks.append(rank)
+        ended = [os.waitpid(rank, 0)[1] for rank in ranks]
+        expect("how they ended", ended, [0] * 8)
+        with open(calls) as of:
+            expect("compilations", sum("-shared" in line for line in of), 1)
+    return "one compilation for eight processes"
+
+
+@step
+def compiled_with_tritons_headers():
+    """Without a Toolkit and NVIDIA's wheels."""
+    from gpumem.torch import _build
+
+    with tempfile.TemporaryDirectory() as folder, variables(XDG_CACHE_HOME=folder), files_are(lambda path: "triton" in path):
+        headers, made = _build.cuda_headers(), _build.build(torch)
+        expect("where it lies", str(made).startswith(folder), True)
+    return "headers of " + os.sep.join(headers.split(os.sep)[-4:])
+
+
+# --- refusing ---------------------------------------------------------------------------------------------------------
+
+BEGIN = """
+import os, torch, gpumem.torch
+def tried(**settings):
+    try:
+        gpumem.torch.enable(**settings)
+    except RuntimeError as refused:
+        print(refused, flush=True)
+        assert gpumem.torch.how() is None and "GPUMEM_POLICY" not in os.environ
+"""
+END = """
+torch.empty(1, device="cuda")
+print(torch.cuda.memory.get_allocator_backend(), flush=True)
+"""
+# The graph is whole afterwards. The child knows of no GPU in use, but its allocator is the parent's.
+AFTER_A_GRAPH = """
+x, graph = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x + 1
+tried(policy="caching")
+graph.replay()
+torch.cuda.synchronize()
+child = os.fork()
+if child == 0:
+    tried(policy="caching")
+    os._exit(gpumem.torch.how() is not None)
+assert os.waitpid(child, 0)[1] == 0
+"""
+AFTER_PINNED_MEMORY = """
+torch.empty(1).pin_memory()
+tried(policy="caching")
+os.environ.update(CXX="/none/such", XDG_CACHE_HOME="/none/such")
+tried(policy="caching")
+"""
+AFTER_ANOTHER_ALLOCATOR = """
+theirs = torch.cuda.memory.CUDAPluggableAllocator(str(gpumem.library()), "gpumem_torch_alloc", "gpumem_torch_free")
+torch.cuda.memory.change_current_allocator(theirs)
+tried(policy="caching")
+"""
+NO_COMPILER = """
+tried(policy="caching", fallback=False)
+assert torch.cuda.memory.get_allocator_backend() == "native"
+tried()
+"""
+# To load a file that was cut off would kill the process.
+DAMAGED = """
+from gpumem.torch import _build
+made = _build.build(torch)
+made.write_bytes(made.read_bytes()[:100000])
+gpumem.torch.enable()
+"""
+BAD_SETTINGS = """
+tried(policy="none_such")
+os.environ["GPUMEM_LIMIT"] = "abc"
+tried()
+"""
+WITHOUT_CACHES = """
+gpumem.torch.enable()
+torch.empty(1 << 20, device="cuda")
+assert torch.cuda.memory_reserved() == 0
+"""
+# Tensors that a child inherits end without a word, where CUDA does not work.
+FORKED = """
+gpumem.torch.enable()
+inherited = [torch.empty(100, device="cuda") for _ in range(3)]
+said, errors = os.pipe(), os.dup(2)
+os.dup2(said[1], 2)
+child = os.fork()
+if child == 0:
+    inherited.clear()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+os.dup2(errors, 2)
+os.close(said[1])
+assert os.read(said[0], 1000) == b""
+"""
+NOTHING_COMPILED = """
+tried(policy="caching", fallback=False)
+"""
+ANOTHER_TORCH = """
+torch.__version__ = type(torch.__version__)("9.9.0")
+tried()
+"""
+
+# As without gpumem: `import torch` succeeds, and the first use of a GPU fails.
+REFUSED_BY_TORCH = """
+assert gpumem.torch.how() is None
+try:
+    torch.empty(1, device="cuda")
+except ValueError as wrong:
+    print(wrong, flush=True)
+os._exit(0)
+"""
+EXPANDABLE_SEGMENTS = """
+assert gpumem.torch.how() == "allocator"
+torch.empty(1, device="cuda")
+assert torch.cuda.memory._snapshot()["segments"][0]["is_expandable"]
+"""
+
+
+def refusals(folder):
+    """By name: a program, its variables, what it says (as often as it stands here), its allocator in the end."""
+    closed = os.path.join(folder, "file")
+    os.mkdir(os.path.join(folder, "temporary"))
+    open(closed, "w").close()
+    in_use = "before the first use of a GPU"
+    return {
+        "a captured graph, and a child": (AFTER_A_GRAPH, {}, [in_use, in_use], "native"),
+        "pinned memory, which torch.cuda knows nothing of": (AFTER_PINNED_MEMORY, {}, [in_use, in_use], "native"),
+        "another allocator": (AFTER_ANOTHER_ALLOCATOR, {}, ["in place of change_current_allocator()"], "pluggable"),
+        "a bad policy": ("tried(policy='none_such')", {}, ["GPUMEM_POLICY=none_such"], "native"),
+        "no compiler": (NO_COMPILER, {"CXX": "/none/such", "XDG_CACHE_HOME": folder},
+                        ["CXX=/none/such", "CXX=/none/such", "without memory statistics"], "pluggable"),
+        "another torch, no cache": (ANOTHER_TORCH, {"XDG_CACHE_HOME": closed, "HOME": closed,
+                                                    "TMPDIR": os.path.join(folder, "temporary")},
+                                    ["torch 9.9.0 is not one of those tested"], "gpumem"),
+        "no such setting": ("tried(polcy='growth')", {}, ["polcy=growth: unknown option"], "native"),
+        "a damaged file in the cache": (DAMAGED, {"XDG_CACHE_HOME": os.path.join(folder, "damaged")}, [], "gpumem"),
+        "no caches": (WITHOUT_CACHES, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, [], "gpumem"),
+        "a child that frees, and a backend of PyTorch's": (FORKED, {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, [], "gpumem"),
+        "no compiler, and bad settings": (BAD_SETTINGS, {"CXX": "/none/such", "XDG_CACHE_HOME": folder},
+                                          ["GPUMEM_POLICY=none_such", "GPUMEM_LIMIT=abc"], "native"),
+        "a setting that PyTorch does not have": ("tried()\nos._exit(0)", {"PYTORCH_CUDA_ALLOC_CONF": "no_such:1"},
+                                                 ["Unrecognized key 'no_such'"], None),
+        "the same, with GPUMEM_TORCH=1": (REFUSED_BY_TORCH, {"PYTORCH_CUDA_ALLOC_CONF": "no_such:1", "GPUMEM_TORCH": "1"},
+                                          ["gpumem.torch: not enabled"] + 2 * ["Unrecognized key 'no_such'"], None),
+        "expandable segments": (EXPANDABLE_SEGMENTS, {"PYTORCH_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:64",
+                                                      "GPUMEM_TORCH": "1"},
+                                ["PYTORCH_ALLOC_CONF: expandable_segments:True selects the policy expandable",
+                                 "no effect with gpumem: max_split_size_mb"], "gpumem"),
+        "a compiler that makes nothing": (NOTHING_COMPILED, {"CXX": shutil.which("true"), "XDG_CACHE_HOME":
+                                                             os.path.join(folder, "nothing")}, ["does not load"], "native"),
+        "GPUMEM_TORCH=yes": ("", {"GPUMEM_TORCH": "yes"}, ["GPUMEM_TORCH=yes: expected 0 or 1"], None),
+    }
+
+
+@step
+def enabling_refused():
+    """What cannot be enabled says why, and leaves PyTorch's own allocator whole; each in a process of its own."""
+    from gpumem.torch import _build
+
+    torch.cuda.empty_cache()  # the processes below share the simulated card
+    with tempfile.TemporaryDirectory() as folder:
+        cases, running = refusals(folder), {}
+        inherited = {name: value for name, value in os.environ.items() if name != "GPUMEM_POLICY"}  # set by enabling here
+        for name, (code, changed, _, _) in cases.items():
+            environment = {**inherited, "GPUMEM_TORCH": "0", "PYTHONWARNINGS": "always", **changed}
+            running[name] = subprocess.Popen([sys.executable, "-c", BEGIN + code + END], env=environment, text=True,
+                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for name, (_, _, words, backend) in cases.items():
+            out, errors = running[name].communicate()
+            end = (out + errors)[-300:]
+            for each in set(words):
+                expect(f"{name}: how often it says {each!r}, {end}", (out + errors).count(each), words.count(each))
+            if backend is not None:
+                expect(f"{name}: the allocator, {end}", out.split()[-1:], [backend])
+        expect("what a process without a cache leaves", os.listdir(os.path.join(folder, "temporary")), [])
+        with variables(XDG_CACHE_HOME=folder):
+            assert _build.cache_folder() is not None
+            os.chmod(os.path.join(folder, "gpumem", "torch"), 0o777)
+            expect("the cache that others may write", _build.cache_folder(), None)
+    with files_are(lambda path: False):
+        try:
+            _build.cuda_headers()
+            raise AssertionError("CUDA's headers were found where there are none")
+        except _build.BuildError as wrong:
+            assert "nvidia-cuda-runtime" in str(wrong), wrong
+    return "; ".join(cases) + "; no headers"
