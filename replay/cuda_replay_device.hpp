@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "baselines/baseline.h"
+#include "baseline.h"
 #include "gpumem/device.hpp"
 #include "gpumem/sim_device.hpp"
 #include "gpumem/status.hpp"

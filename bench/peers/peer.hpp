@@ -1,6 +1,6 @@
 /// Baselines from other packages: the allocators of PyTorch, TensorFlow and RMM, over the simulated driver.
 ///
-/// scripts/peers builds a plug-in (baselines/baseline.h) against each installed package and writes a file NAME.json;
+/// scripts/peers builds a plug-in (replay/baseline.h) against each installed package and writes a file NAME.json;
 /// README.md has the format. A peer loads its own libraries and may abort, so each is measured in its own process: this
 /// program under the command `peer`. Any failure becomes the row's error, and its text names the peer.
 #pragma once

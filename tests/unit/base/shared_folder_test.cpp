@@ -11,7 +11,7 @@
 
 #include <fstream>
 
-#include "temporary_folder.hpp"
+#include "unit/temporary_folder.hpp"
 
 namespace gpumem {
 namespace {

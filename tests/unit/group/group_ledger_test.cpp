@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "temporary_folder.hpp"
+#include "unit/temporary_folder.hpp"
 
 namespace gpumem {
 namespace {

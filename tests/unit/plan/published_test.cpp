@@ -1,5 +1,6 @@
 /// The eleven published problems of MiniMalloc, which are not part of the project; looked for where GPUMEM_TRACES names
 /// them.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "problem_file.hpp"
@@ -13,7 +14,7 @@ namespace {
 class published : public testing::TestWithParam<char> {};
 
 TEST_P(published, fits_into_its_capacity) {
-  const std::string file = std::string{"minimalloc/"} + GetParam() + ".1048576.csv";
+  const std::string file = fmt::format("minimalloc/{}.1048576.csv", GetParam());
   const auto path = recording(file);
   if (!path) GTEST_SKIP() << no_recording(file);
   const auto buffers = read_problem(*path);

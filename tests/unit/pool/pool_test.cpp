@@ -12,7 +12,7 @@
 
 #include "bits.hpp"
 #include "gpumem/sim_device.hpp"
-#include "unit/arena/segment_each.hpp"
+#include "segment_each.hpp"
 
 namespace gpumem {
 namespace {
