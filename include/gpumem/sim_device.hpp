@@ -133,6 +133,10 @@ class sim_device final : public device {
   /// The first 100 hazards.
   [[nodiscard]] std::vector<hazard> hazards() const;
 
+  // --- memory of the host --------------------------------------------------------------------------------
+  /// Creates pages of the host's memory, to map like those of `create`. They take none of the device's memory.
+  result<page_run> create_host_pages(std::uint64_t bytes);
+
   // --- faults and neighbours -----------------------------------------------------------------------------
   /// Makes one call of the kind fail with `code`: the `ordinal`-th from now on (1 is the next).
   void fail_nth(device_call call, std::uint64_t ordinal, errc code = errc::device_error);

@@ -59,7 +59,9 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
   if (g == nullptr || prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *prop = {};
   prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  prop->location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = g->ordinal};
+  const auto on_host = g->host_runs.find(handle);
+  prop->location = on_host != g->host_runs.end() ? on_host->second
+                                                 : CUmemLocation{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = g->ordinal};
   return CUDA_SUCCESS;
 }
 
@@ -70,7 +72,8 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* 
     if (next == g->mapped.begin()) continue;
     const auto& [begin, pages] = *std::prev(next);
     if (ptr - begin >= pages.bytes) continue;
-    const bool may = pages.reachable_from.count(location->id) != 0;
+    const bool is_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    const bool may = pages.reachable_from.count(is_device ? location->id : mapped_range::host) != 0;
     *flags = may ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
   }

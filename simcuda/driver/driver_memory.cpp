@@ -1,5 +1,8 @@
 // The simulated driver: plain, pinned and mapped memory.
+#include <unistd.h>
+
 #include <cstring>
+#include <string>
 
 #include "driver_state.hpp"
 #include "run_recorder.hpp"
@@ -53,6 +56,31 @@ CUresult allocate_managed(gpu& card, CUdeviceptr* block, std::size_t bytes) {
 }
 
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
+
+bool is_device_location(const CUmemLocation& location) {
+  return location.type == CU_MEM_LOCATION_TYPE_DEVICE && location.id >= 0 &&
+         static_cast<std::size_t>(location.id) < the_driver_state().gpus.size();
+}
+
+bool names_host(const CUmemLocation& location) {
+  return location.type == CU_MEM_LOCATION_TYPE_HOST || location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
+/// Whether cuMemCreate accepts the location as the host's memory: "On systems where NUMA is not available
+/// CUmemAllocationProp::CUmemLocation::id must be set to 0."
+bool is_host_location(const CUmemLocation& location) {
+  if (location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA || location.id == 0) return names_host(location);
+  return ::access(("/sys/devices/system/node/node" + std::to_string(location.id)).c_str(), F_OK) == 0;
+}
+
+/// Whether the host may be given access: only its own memory has the host as a location of access.
+bool all_on_host(const gpu& holder, CUdeviceptr begin, std::size_t bytes) {
+  for (auto range = holder.mapped.lower_bound(begin); range != holder.mapped.end() && range->first < begin + bytes;
+       ++range) {
+    if (!range->second.on_host) return false;
+  }
+  return true;
+}
 
 /// Returns the device of the range. A new range belongs to the current device, or to the first one without a context.
 gpu* range_device(CUdeviceptr address) {
@@ -206,8 +234,10 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t b
   SIMCUDA_ENTER("cuMemCreate");
   driver_state& w = the_driver_state();
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id < 0 ||
-      static_cast<std::size_t>(prop->location.id) >= w.gpus.size()) {
+  const bool on_host = is_host_location(prop->location);
+  if (!on_host && !is_device_location(prop->location)) return CUDA_ERROR_INVALID_VALUE;
+  // "HOST allocations are not IPC capable and CUmemAllocationProp::requestedHandleTypes must be 0"
+  if (prop->location.type == CU_MEM_LOCATION_TYPE_HOST && prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   // No simulated card has a fabric.
@@ -215,15 +245,19 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t b
       (!w.config.exportable && prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE)) {
     return CUDA_ERROR_NOT_PERMITTED;
   }
-  gpu& g = *w.gpus[static_cast<std::size_t>(prop->location.id)];
+  gpu& g = on_host ? *range_device(0) : *w.gpus[static_cast<std::size_t>(prop->location.id)];
   const shared_cards_lock turn{g};
-  const auto got = g.sim->create(bytes);
+  const auto got = on_host ? g.sim->create_host_pages(bytes) : g.sim->create(bytes);
   if (!got) {
-    note_refused(g, "cuMemCreate", bytes);
+    if (!on_host) note_refused(g, "cuMemCreate", bytes);
     return error_of(got.why());
   }
-  note_taken(g, bytes);
   *handle = w.next_handle++;
+  if (on_host) {
+    g.host_runs[*handle] = prop->location;
+  } else {
+    note_taken(g, bytes);
+  }
   g.runs[*handle] = *got;
   g.run_bytes[*handle] = bytes;
   if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) g.exportable.insert(*handle);
@@ -247,7 +281,8 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
     g->runs.erase(handle);
     g->run_bytes.erase(handle);
     g->exportable.erase(handle);
-    if (g->imports.count(handle) == 0) note_given_back(*g, bytes);
+    const bool on_host = g->host_runs.erase(handle) != 0;
+    if (!on_host && g->imports.count(handle) == 0) note_given_back(*g, bytes);
     forget_import(*g, handle);
   }
   return done;
@@ -260,7 +295,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, std::size_t bytes, std::size_t offset
   if (g == nullptr || offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   const CUresult done = error_of(g->sim->map(ptr, bytes, g->runs.at(handle)));
-  if (done == CUDA_SUCCESS) g->mapped[ptr] = {bytes, {}, handle};
+  if (done == CUDA_SUCCESS) g->mapped[ptr] = {bytes, {}, handle, g->host_runs.count(handle) != 0};
   return done;
 }
 
@@ -282,23 +317,26 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, std::size_t bytes) {
 
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count) {
   SIMCUDA_ENTER("cuMemSetAccess");
-  driver_state& w = the_driver_state();
   if (count == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  gpu* const holder = range_device(ptr);
   for (std::size_t i = 0; i < count; ++i) {
-    if (access[i].location.id < 0 || static_cast<std::size_t>(access[i].location.id) >= w.gpus.size()) {
-      return CUDA_ERROR_INVALID_DEVICE;
+    const CUmemLocation& location = access[i].location;
+    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+      if (!is_device_location(location)) return CUDA_ERROR_INVALID_DEVICE;
+    } else if (!names_host(location) || !all_on_host(*holder, ptr, bytes)) {
+      return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  gpu* const holder = range_device(ptr);
   if (const CUresult e = error_of(holder->sim->set_access(ptr, bytes)); e != CUDA_SUCCESS) return e;
   for (auto mapping = holder->mapped.lower_bound(ptr); mapping != holder->mapped.end() && mapping->first < ptr + bytes;
        ++mapping) {
     for (std::size_t i = 0; i < count; ++i) {
+      const int accessor = names_host(access[i].location) ? mapped_range::host : access[i].location.id;
       if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
-        mapping->second.reachable_from.erase(access[i].location.id);
+        mapping->second.reachable_from.erase(accessor);
       } else {
-        mapping->second.reachable_from.insert(access[i].location.id);
+        mapping->second.reachable_from.insert(accessor);
       }
     }
   }

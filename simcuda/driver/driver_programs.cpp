@@ -49,7 +49,8 @@ what_is_there find(CUdeviceptr address) {
     const auto next = g->mapped.upper_bound(address);
     if (next == g->mapped.begin()) continue;
     const auto& [begin, pages] = *std::prev(next);
-    if (address - begin < pages.bytes) return {.device = g.get(), .begin = begin, .bytes = pages.bytes, .mapped = true};
+    if (address - begin >= pages.bytes) continue;
+    return {.device = g.get(), .begin = begin, .bytes = pages.bytes, .pinned = pages.on_host, .mapped = true};
   }
   return {};
 }

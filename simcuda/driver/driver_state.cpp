@@ -132,6 +132,7 @@ void make_gpu(gpu& device, const world_config& config) {
   device.beyond.clear();
   device.runs.clear();
   device.run_bytes.clear();
+  device.host_runs.clear();
   device.exportable.clear();
   device.imports.clear();
   device.imported_bytes = 0;

@@ -32,9 +32,12 @@ namespace gpumem::simcuda {
 
 /// Mapped pages, and the devices that may access them.
 struct mapped_range {
+  static constexpr int host = -1;  ///< in `reachable_from`, beside the devices' ordinals
+
   std::size_t bytes = 0;
   std::set<int> reachable_from{};
   CUmemGenericAllocationHandle handle = 0;  ///< the pages
+  bool on_host = false;                     ///< the pages are the host's memory
 };
 
 struct gpu {
@@ -60,6 +63,8 @@ struct gpu {
   std::map<CUdeviceptr, std::size_t> ranges;       ///< of cuMemAddressReserve
   std::map<std::uint64_t, std::size_t> run_bytes;  ///< by allocation handle
   std::map<std::uint64_t, page_run> runs;          ///< by allocation handle
+  /// Those of `runs` that are the host's memory.
+  std::map<std::uint64_t, CUmemLocation> host_runs{};
   std::set<std::uint64_t> exportable{};            ///< those of `runs` that may be shared with other processes
   std::map<std::uint64_t, std::size_t> imports{};  ///< by handle: pages that count for another process
   std::uint64_t imported_bytes = 0;                ///< of `imports`, while a handle or a mapping holds them

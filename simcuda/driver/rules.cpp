@@ -113,7 +113,10 @@ CUresult reach(CUcontext context, std::uint64_t address, bool by_kernel) {
   bool may = holder == context->device || !by_kernel || context->peers.count(holder->primary) != 0;
   if (const auto found = holder->mapped.upper_bound(address); found != holder->mapped.begin()) {
     const auto& [begin, pages] = *std::prev(found);
-    if (address - begin < pages.bytes) may = pages.reachable_from.count(context->device->ordinal) != 0;
+    if (address - begin < pages.bytes) {
+      may = pages.reachable_from.count(context->device->ordinal) != 0 ||
+            (!by_kernel && pages.reachable_from.count(mapped_range::host) != 0);
+    }
   }
   if (may) return CUDA_SUCCESS;
   // "This leaves the process in an inconsistent state and any further CUDA work will return the same error."

@@ -141,6 +141,88 @@ TEST_F(SimcudaPrograms, PointersIntoMappedPagesAreKnown) {
   EXPECT_EQ(cuMemAddressFree(range, 8 * mib), CUDA_SUCCESS);
 }
 
+TEST_F(SimcudaPrograms, PagesOfTheHostTakeNoMemoryOfTheCard) {
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location.type = CU_MEM_LOCATION_TYPE_HOST;
+  prop.location.id = 77;  // ignored
+  CUdeviceptr range = 0;
+  CUmemGenericAllocationHandle pages = 0;
+  std::size_t before = 0;
+  std::size_t free = 0;
+  std::size_t total = 0;
+  ASSERT_EQ(cuMemGetInfo(&before, &total), CUDA_SUCCESS);
+  const std::size_t bytes = total + 64 * mib;  // more than the card has
+  ASSERT_EQ(cuMemAddressReserve(&range, bytes, 0, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemCreate(&pages, bytes, &prop, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemMap(range, bytes, 0, pages, 0), CUDA_SUCCESS);
+  std::array<CUmemAccessDesc, 2> access{};
+  access[0] = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  access[1] = {{CU_MEM_LOCATION_TYPE_HOST, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  unsigned long long flags = 0;
+  ASSERT_EQ(cuMemSetAccess(range, bytes, access.data(), 1), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemGetAccess(&flags, &access[1].location, range), CUDA_SUCCESS);
+  EXPECT_EQ(flags, static_cast<unsigned long long>(CU_MEM_ACCESS_FLAGS_PROT_NONE));
+  ASSERT_EQ(cuMemSetAccess(range, bytes, access.data(), 2), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemGetAccess(&flags, &access[1].location, range), CUDA_SUCCESS);
+  EXPECT_EQ(flags, static_cast<unsigned long long>(CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+  ASSERT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(free, before);
+
+  *reinterpret_cast<int*>(static_cast<std::uintptr_t>(range + bytes - 4)) = 42;
+  int copied = 0;
+  EXPECT_EQ(cuMemcpyDtoH(&copied, range + bytes - 4, sizeof copied), CUDA_SUCCESS);
+  EXPECT_EQ(copied, 42);
+  unsigned int type = 0;
+  EXPECT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, range), CUDA_SUCCESS);
+  EXPECT_EQ(type, static_cast<unsigned int>(CU_MEMORYTYPE_HOST));
+  CUmemAllocationProp found{};
+  EXPECT_EQ(cuMemGetAllocationPropertiesFromHandle(&found, pages), CUDA_SUCCESS);
+  EXPECT_EQ(found.location.type, CU_MEM_LOCATION_TYPE_HOST);
+
+  EXPECT_EQ(cuMemRelease(pages), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemUnmap(range, bytes), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAddressFree(range, bytes), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(free, before);
+}
+
+TEST_F(SimcudaPrograms, PagesOfTheHostAreRefusedAsDocumented) {
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  CUmemGenericAllocationHandle pages = 0;
+  const auto create = [&](CUmemLocationType type, int node, CUmemAllocationHandleType handles) {
+    prop.location.type = type;
+    prop.location.id = node;
+    prop.requestedHandleTypes = handles;
+    const CUresult made = cuMemCreate(&pages, 2 * mib, &prop, 0);
+    if (made == CUDA_SUCCESS) {
+      EXPECT_EQ(cuMemRelease(pages), CUDA_SUCCESS);
+    }
+    return made;
+  };
+  const auto none = CU_MEM_HANDLE_TYPE_NONE;
+  const auto file = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  EXPECT_EQ(create(CU_MEM_LOCATION_TYPE_HOST, 0, none), CUDA_SUCCESS);
+  EXPECT_EQ(create(CU_MEM_LOCATION_TYPE_HOST, 0, file), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(create(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0, none), CUDA_SUCCESS);
+  EXPECT_EQ(create(CU_MEM_LOCATION_TYPE_HOST_NUMA, 1 << 20, none), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(create(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0, none), CUDA_ERROR_INVALID_VALUE);
+
+  // The host has access to its own memory alone.
+  CUdeviceptr range = 0;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  prop.requestedHandleTypes = none;
+  ASSERT_EQ(cuMemAddressReserve(&range, 2 * mib, 0, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemCreate(&pages, 2 * mib, &prop, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemMap(range, 2 * mib, 0, pages, 0), CUDA_SUCCESS);
+  const CUmemAccessDesc host{{CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  EXPECT_EQ(cuMemSetAccess(range, 2 * mib, &host, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemUnmap(range, 2 * mib), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemRelease(pages), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAddressFree(range, 2 * mib), CUDA_SUCCESS);
+}
+
 TEST_F(SimcudaPrograms, LinkedCodeLoadsAsAModule) {
   CUlinkState state = nullptr;
   char source[] = "code";

@@ -151,6 +151,10 @@ result<page_run> sim_device::do_create(std::uint64_t bytes) {
   return state_->call_on_pages(device_call::create, bytes, [&] { return state_->memory.create(bytes); });
 }
 
+result<page_run> sim_device::create_host_pages(std::uint64_t bytes) {
+  return state_->call_on_pages(device_call::create, bytes, [&] { return state_->memory.create(bytes, true); });
+}
+
 status sim_device::do_destroy(page_run pages) {
   return state_->call(device_call::destroy, [&] {
     const result<std::uint64_t> bytes = state_->memory.destroy(pages);

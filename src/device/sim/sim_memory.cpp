@@ -191,10 +191,12 @@ status sim_memory::release_range(address range, std::uint64_t bytes) {
   return {};
 }
 
-result<page_run> sim_memory::create(std::uint64_t bytes) {
+result<page_run> sim_memory::create(std::uint64_t bytes, bool on_host) {
   if (status pages = check_pages(device_call::create, bytes); !pages) return pages;
-  if (status taken = take_physical(device_call::create, bytes); !taken) return taken;
-  run made{.bytes = bytes};
+  if (!on_host) {
+    if (status taken = take_physical(device_call::create, bytes); !taken) return taken;
+  }
+  run made{.bytes = bytes, .on_host = on_host};
   if (host_) {
     made.offset = free_file_.first_fit(bytes, page_bytes_).value_or(0);
     free_file_.erase(made.offset, made.offset + bytes);
@@ -219,7 +221,7 @@ void sim_memory::give_run_back_if_unheld(std::uint64_t run_id) {
   const auto found = runs_.find(run_id);
   if (!found->second.destroyed || found->second.mappings != 0) return;
   const run& r = found->second;
-  used_bytes_ -= r.bytes;
+  if (!r.on_host) used_bytes_ -= r.bytes;
   if (host_) {
     host_.discard(r.offset, r.bytes);
     free_file_.insert(r.offset, r.offset + r.bytes);

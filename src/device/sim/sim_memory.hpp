@@ -2,8 +2,8 @@
 //
 // Only counts memory, unless host memory is requested (host_backing.hpp). Uses the lowest addresses that fit, so runs
 // repeat them, and reuses freed address space. A gap of at least one granule follows each plain or pinned segment, so
-// that segments never touch. sim_device has the lock and the clock. Invariant: used = plain segments + page runs with a
-// handle or a mapping.
+// that segments never touch. sim_device has the lock and the clock. Invariant: used = plain segments + page runs of
+// the device with a handle or a mapping.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ class sim_memory {
 
   result<address> reserve(std::uint64_t bytes);
   status release_range(address range, std::uint64_t bytes);
-  result<page_run> create(std::uint64_t bytes);
+  /// `on_host`: pages of the host's memory, which take none of the device's.
+  result<page_run> create(std::uint64_t bytes, bool on_host = false);
   /// Returns the size of the run, even if a mapping still refers to it.
   result<std::uint64_t> destroy(page_run pages);
   status map(address begin, std::uint64_t bytes, page_run pages);
@@ -55,6 +56,7 @@ class sim_memory {
     std::uint64_t mappings = 0;
     bool destroyed = false;
     bool was_mapped = false;
+    bool on_host = false;
     std::uint64_t offset = 0;  ///< in the host's memory file
   };
   struct mapping {
