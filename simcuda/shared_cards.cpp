@@ -99,7 +99,11 @@ std::string shared_cards::join(std::string_view name, int cards, std::uint64_t b
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file_ < 0) return failed("open");
     lock();
-    if (::fstat(file_, &found) == 0 && found.st_nlink != 0) break;
+    if (::fstat(file_, &found) == 0 && found.st_uid != ::geteuid()) {
+      return path + ": belongs to user " + std::to_string(found.st_uid) + "; expected one of user " +
+             std::to_string(::geteuid()) + ", who runs this program";
+    }
+    if (found.st_nlink != 0) break;
     ::close(file_);  // another process removed the file meanwhile
     file_ = -1;
   }
@@ -135,8 +139,8 @@ bool shared_cards::watch(std::string_view name) {
   if (!name.starts_with('/') && !valid_name(name)) return false;
   file_ = ::open(path_of(name).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   struct stat found {};
-  return file_ >= 0 && ::fstat(file_, &found) == 0 && static_cast<std::size_t>(found.st_size) >= sizeof(region) &&
-         map_file() && all_->layout == layout;
+  return file_ >= 0 && ::fstat(file_, &found) == 0 && found.st_uid == ::geteuid() &&
+         static_cast<std::size_t>(found.st_size) >= sizeof(region) && map_file() && all_->layout == layout;
 }
 
 void shared_cards::remove_unused(std::string_view name) {
