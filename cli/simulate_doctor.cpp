@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "command_file.hpp"
+#include "run.hpp"
 #include "simulated_cuda.hpp"
 
 namespace gpumem::cli {
@@ -60,12 +61,20 @@ int diagnose(const std::vector<std::string>& command) {
   }
   const bool both = !libraries_in(*folder + "/cuda12").empty();
   if (missing.empty()) fmt::print("ok:      simulated CUDA {} in {}\n", both ? "12 and 13" : "13", *folder);
+  if (!both) {
+    fmt::print("note:    programs of CUDA 12 need a build with the line that `scripts/cuda_headers --cuda12` prints\n");
+  }
+  if (const result<std::string> preload = find_preload(); !preload) {
+    fmt::print("note:    --policy, and predict and fit of programs without PyTorch: {}; {}\n", preload.why().message(),
+               how_to_complete());
+  }
   const command_file python = python_of(command);
   if (python.exit_status != 0) {
     fmt::print("note:    no Python: {}\n", python.why);
     return status;
   }
-  if (std::find(missing.begin(), missing.end(), "python/gpumem_doctor.py") != missing.end()) return status;
+  const auto is_module = [](const std::string& name) { return name.starts_with("python/"); };
+  if (std::any_of(missing.begin(), missing.end(), is_module)) return status;
   return run_doctor(python.path, *folder, both ? "12,13" : "13") == 0 ? status : something_missing;
 }
 

@@ -39,16 +39,32 @@ constexpr std::array expected_files{"libcuda.so.1",
                                     "python/gpumem_values.py",
                                     "values/values.cpp"};
 
+fs::path program_folder() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path();
+}
+
 }  // namespace
 
-const char* how_to_complete() {
-  return "build and install all of it (cmake --build BUILD --target gpumem_program simcuda_libraries && "
-         "cmake --install BUILD --component simcuda)";
+std::string how_to_complete() {
+  std::error_code error;
+  const fs::path prefix = program_folder().parent_path();
+  if (fs::exists(prefix / "__init__.py", error)) {
+    return "install the whole wheel file again (pip install --force-reinstall --no-deps FILE.whl)";
+  }
+  if (fs::exists(prefix / "CMakeCache.txt", error)) {
+    return fmt::format("build all of it (cmake {0} && cmake --build {0} --target gpumem_simulator)", prefix.string());
+  }
+  return fmt::format(
+      "build and install all of it, in the folder of gpumem's sources (cmake --preset release && cmake --build "
+      "--preset "
+      "release --target gpumem_simulator && cmake --install build/release --component simcuda --prefix {})",
+      prefix.string());
 }
 
 result<std::string> find_simulated_driver() {
   std::error_code error;
-  const fs::path own_folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const fs::path own_folder = program_folder();
   std::string looked;
   for (const fs::path& folder :
        {own_folder / ".." / "simcuda", own_folder / ".." / GPUMEM_LIBRARY_FOLDER / "gpumem" / "simcuda",
@@ -59,7 +75,7 @@ result<std::string> find_simulated_driver() {
   }
   return status{errc::unsupported,
                 fmt::format("no simulated CUDA (libcudart.so.13) in {}: it is built with the headers of CUDA 13 "
-                            "(without a Toolkit: scripts/cuda_headers); {}",
+                            "(without a Toolkit: scripts/cuda_headers, and the line that it prints); {}",
                             looked, how_to_complete())};
 }
 

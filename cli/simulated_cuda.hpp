@@ -14,8 +14,8 @@ result<std::string> find_simulated_driver();
 /// The files that a run needs and that `folder` lacks.
 std::vector<std::string> missing_files(const std::string& folder);
 
-/// Returns the commands that complete an incomplete folder.
-const char* how_to_complete();
+/// Returns the commands that complete an incomplete folder: of a Python package, a build tree, or an installation.
+std::string how_to_complete();
 
 /// The libraries in `folder`, by their names with a version: libcuda.so.1. Sorted paths.
 std::vector<std::string> libraries_in(const std::string& folder);

@@ -11,6 +11,7 @@
 #include "cards.hpp"
 #include "device_figures.hpp"
 #include "rank_watch.hpp"
+#include "simulated_cuda.hpp"
 #include "text.hpp"
 #include "units.hpp"
 
@@ -118,19 +119,21 @@ json hazards_of(const simulated_outcome& outcome) {
 
 /// Warns of processes that were not simulated, and of a program that never initialised CUDA.
 void explain(const simulated_outcome& outcome, json& warnings) {
+  const result<std::string> folder = find_simulated_driver();
   for (const simulated_process& each : outcome.processes) {
     if (each.record.foreign_runtime == 0) continue;
     warnings.push_back(fmt::format(
         "{}: contains NVIDIA's own CUDA runtime (linked statically, or of a CUDA version without a double), which does "
-        "not run on the simulated card: link it with `nvcc -cudart shared`, or with simcuda/libcudart_static.a first "
-        "(-L), or use a build for CUDA {}",
-        each.runtime.empty() ? "the program" : each.runtime, outcome.runtimes));
+        "not run on the simulated card: link it with `nvcc -cudart shared`, or with `-L {}`, whose libcudart_static.a "
+        "does, or use a build for CUDA {}",
+        each.runtime.empty() ? "the program" : each.runtime, folder ? *folder : "simcuda", outcome.runtimes));
   }
   if (outcome.processes.empty() && !outcome.runtimes.empty()) {
     warnings.push_back(fmt::format(
         "the program never initialised CUDA: nothing was simulated (it does not use CUDA, needs the libraries of a "
         "version other than {}{}, or ended before)",
-        outcome.runtimes, outcome.runtimes == "13" ? " (12 needs a build with -D GPUMEM_CUDA12=FOLDER)" : ""));
+        outcome.runtimes,
+        outcome.runtimes == "13" ? " (12 needs a build with the line that scripts/cuda_headers --cuda12 prints)" : ""));
   }
 }
 

@@ -76,3 +76,9 @@ function(gpumem_use_layers target)
   target_link_libraries(${target} PRIVATE gpumem_build_flags fmt::fmt ZLIB::ZLIB Threads::Threads)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
 endfunction()
+
+# gpumem_contain(TARGET): the linked file needs libc alone, of glibc 2.34 or later.
+function(gpumem_contain target)
+  target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/adapters/preload/symbols/older_glibc.cpp)
+  target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc LINKER:--as-needed LINKER:--exclude-libs,ALL)
+endfunction()

@@ -12,7 +12,7 @@
 #include "gpumem/cuda_device.hpp"
 
 #ifndef GPUMEM_BENCH_SIMCUDA_FOLDER
-#error "bench/CMakeLists.txt defines GPUMEM_BENCH_SIMCUDA_FOLDER"
+#error "replay/CMakeLists.txt defines GPUMEM_BENCH_SIMCUDA_FOLDER"
 #endif
 
 namespace gpumem::bench {

@@ -91,8 +91,7 @@ class Bench:
         told = self.alone("hold=1", mode="growth")
         if not told.get("cards"):
             sys.exit(f"{self.framework} sees no simulated card ({told.get('error', 'it says no more')}); it needs the "
-                     "libraries of CUDA 12: cmake --preset release -D GPUMEM_CUDA12=FOLDER, the folder that "
-                     "scripts/other_frameworks installs in build/frameworks/cuda12")
+                     "libraries of CUDA 12: scripts/cuda_headers --cuda12 prints the line that configures their build")
 
 
 def in_libraries(report):

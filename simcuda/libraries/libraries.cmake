@@ -63,6 +63,7 @@ function(simcuda_library)
   target_link_options(${target} PRIVATE LINKER:--version-script,${simcuda_dir}/${name}.map LINKER:-Bsymbolic)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} VERSION ${arg_SOVERSION} SOVERSION ${arg_SOVERSION}
                         LIBRARY_OUTPUT_DIRECTORY ${simcuda_dir} CXX_EXTENSIONS OFF)
+  simcuda_contain(${target})
   set_property(GLOBAL APPEND PROPERTY SIMCUDA_LIBRARIES ${target})
   if(NOT TARGET simcudart12_shared OR NOT arg_OF_CUDA12)
     return()
@@ -75,6 +76,7 @@ function(simcuda_library)
   target_link_options(${target}_of_cuda12 PRIVATE LINKER:--version-script,${simcuda_dir}/${name}12.map LINKER:-Bsymbolic)
   set_target_properties(${target}_of_cuda12 PROPERTIES OUTPUT_NAME ${name} VERSION ${arg_OF_CUDA12}
                         SOVERSION ${arg_OF_CUDA12} LIBRARY_OUTPUT_DIRECTORY ${simcuda_dir}/cuda12 CXX_EXTENSIONS OFF)
+  simcuda_contain(${target}_of_cuda12)
   add_dependencies(${target}_of_cuda12 ${target})  # generates the stubs
   set_property(GLOBAL APPEND PROPERTY SIMCUDA_LIBRARIES_OF_CUDA12 ${target}_of_cuda12)
 endfunction()
@@ -125,8 +127,7 @@ foreach(file IN LISTS simcuda_values)
   configure_file(${file} ${simcuda_dir}/values/${name} COPYONLY)
 endforeach()
 
-# Installed only on request, in the folder where `gpumem simulate` looks:
-#   cmake --build BUILD --target gpumem_program simcuda_libraries && cmake --install BUILD --component simcuda
+# Installed only on request (cli/CMakeLists.txt), in the folder where `gpumem simulate` looks.
 if(GPUMEM_INSTALL)
   set(simcuda_installed ${CMAKE_INSTALL_LIBDIR}/gpumem/simcuda)
   install(TARGETS simcuda_shared simcudart_shared ${simcuda_all_libraries} COMPONENT simcuda EXCLUDE_FROM_ALL

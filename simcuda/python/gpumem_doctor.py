@@ -14,7 +14,9 @@ import runpy
 import sys
 
 import gpumem_compile
+import gpumem_values
 
+CUDA_12 = "run `scripts/cuda_headers --cuda12` in gpumem's sources, type the line that it prints, and build again"
 missing = 0
 
 
@@ -44,14 +46,16 @@ def look_at_torch(simulated):
         return
     if cuda.split(".")[0] not in simulated:
         say("MISSING", f"CUDA {cuda} of {name}: simulated here is {' and '.join(simulated)}; "
-            + ("configure the build with -D GPUMEM_CUDA12=FOLDER (scripts/other_frameworks makes one)" if cuda.startswith("12.") else
-               f"install its build for CUDA {' or '.join(simulated)}"))
+            + (CUDA_12 if cuda.startswith("12.") else f"install its build for CUDA {' or '.join(simulated)}"))
         return
     say("ok", f"{name} for CUDA {cuda}")
-    look_at_values()
+    look_at_values(told)
 
 
-def look_at_values():
+def look_at_values(told):
+    if gpumem_values.prebuilt(told["__version__"], told["git_version"]) is not None:
+        say("ok", "values of small operations: prebuilt for this torch")
+        return
     try:
         cxx = gpumem_compile.compiler()[0]
     except gpumem_compile.BuildError as wrong:
@@ -73,7 +77,7 @@ def look_at_others(simulated):
     if version_of("tensorflow"):
         known = "12" in simulated
         say("ok" if known else "MISSING", f"tensorflow {version_of('tensorflow')}, for CUDA 12"
-            + ("" if known else ": configure the build with -D GPUMEM_CUDA12=FOLDER (scripts/other_frameworks makes one)"))
+            + ("" if known else f": {CUDA_12}"))
 
 
 if __name__ == "__main__":

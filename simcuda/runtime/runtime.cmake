@@ -39,6 +39,8 @@ target_link_options(simcudart_shared PRIVATE LINKER:--version-script,${simcuda_d
 set_target_properties(simcudart_shared PROPERTIES OUTPUT_NAME cudart VERSION 13 SOVERSION 13
                                                   LIBRARY_OUTPUT_DIRECTORY ${simcuda_dir})
 
+simcuda_contain(simcudart_shared)
+
 add_library(simcudart_static STATIC $<TARGET_OBJECTS:simcudart_hidden> ${stubs})
 set_target_properties(simcudart_static PROPERTIES OUTPUT_NAME cudart_static CXX_VISIBILITY_PRESET hidden
                                                   ARCHIVE_OUTPUT_DIRECTORY ${simcuda_dir})
@@ -48,7 +50,7 @@ foreach(library simcudart_shared simcudart_static)
 endforeach()
 
 # The runtime of CUDA 12, for programs built with it: the same sources with its headers, 12.4 or later. GPUMEM_CUDA12 is a
-# Toolkit, or a folder of its wheels with nvidia/cuda_runtime and nvidia/cuda_nvcc (scripts/frameworks makes one).
+# Toolkit, or a folder of its wheels with nvidia/cuda_runtime and nvidia/cuda_nvcc (scripts/cuda_headers --cuda12 makes one).
 set(GPUMEM_CUDA12 "" CACHE PATH "CUDA 12's headers, to simulate cards for programs of CUDA 12; empty: not built")
 if(GPUMEM_CUDA12)
   set(roots ${GPUMEM_CUDA12} ${GPUMEM_CUDA12}/nvidia/cuda_runtime ${GPUMEM_CUDA12}/nvidia/cuda_nvcc)
@@ -74,6 +76,7 @@ if(GPUMEM_CUDA12)
   target_link_libraries(simcudart12_shared PRIVATE gpumem_build_flags Threads::Threads ${CMAKE_DL_LIBS})
   target_link_options(simcudart12_shared PRIVATE LINKER:--version-script,${simcuda_dir}/libcudart12.map)
   set_target_properties(simcudart12_visible simcudart12_shared PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
+  simcuda_contain(simcudart12_shared)
   set_target_properties(simcudart12_shared PROPERTIES OUTPUT_NAME cudart VERSION 12 SOVERSION 12
                         LIBRARY_OUTPUT_DIRECTORY ${simcuda_dir}/cuda12)
 endif()

@@ -32,9 +32,10 @@ class CudaHeaders : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  int run() const {
-    return WEXITSTATUS(
-        std::system(("cd " + folder_.string() + " && scripts/cuda_headers ./python > out 2> err || exit 1").c_str()));
+  int run(const std::string& version = "") const {
+    return WEXITSTATUS(std::system(
+        ("cd " + folder_.string() + " && scripts/cuda_headers " + version + " ./python > out 2> err || exit 1")
+            .c_str()));
   }
   std::string content(const std::string& name) const {
     std::ifstream file{folder_ / name};
@@ -71,6 +72,14 @@ TEST_F(CudaHeaders, AreRefusedWithoutNvidiasPackages) {
   EXPECT_EQ(run(), 1);
   EXPECT_THAT(content("err"), testing::HasSubstr("site/nvidia/cu13 has no headers of CUDA 13; expected a PyTorch"));
   EXPECT_FALSE(fs::exists(folder_ / "build"));
+}
+
+TEST_F(CudaHeaders, OfCuda12NeedNoPyTorch) {
+  EXPECT_EQ(run("--cuda12"), 0) << content("err");
+  EXPECT_EQ(content("asked"), "nvidia-cuda-runtime-cu12==12.4.127\n");
+  EXPECT_EQ(content("out"),
+            "cmake --preset release -D GPUMEM_CUDA12=" + (folder_ / "build/cuda12-headers").string() + "\n");
+  EXPECT_TRUE(fs::is_directory(folder_ / "build/cuda12-headers"));
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ class SimulatedCuda : public ::testing::Test {
     const fs::path package = folder_ + "/package";
     fs::create_directories(package / "bin");
     fs::copy_file(GPUMEM_PROGRAM, package / "bin" / "gpumem");
+    std::ofstream{package / "__init__.py"}.close();
     for (const char* part : {"", "python", "values", "cuda12"}) {
       fs::create_directories(package / "simcuda" / part);
       std::error_code none;
@@ -79,10 +80,37 @@ TEST_F(SimulatedCuda, RefusesAnIncompletePackage) {
   fs::remove(folder_ + "/package/simcuda/python/gpumem_simulated_torch.py");
   fs::remove(folder_ + "/package/simcuda/libcublas.so.13");
   EXPECT_EQ(run(program, "simulate -- true"), 1);
-  EXPECT_THAT(content("err"),
-              HasSubstr("is incomplete, without libcublas.so.13, python/gpumem_simulated_torch.py: build and install"));
+  EXPECT_THAT(
+      content("err"),
+      HasSubstr("is incomplete, without libcublas.so.13, python/gpumem_simulated_torch.py: install the whole wheel"));
   EXPECT_EQ(run(program, "simulate --doctor"), 1);
   EXPECT_THAT(content("out"), HasSubstr("MISSING: libcublas.so.13, python/gpumem_simulated_torch.py of the simulated"));
+
+  // The same files installed by CMake, and in a build tree.
+  fs::remove(folder_ + "/package/__init__.py");
+  EXPECT_EQ(run(program, "simulate -- true"), 1);
+  EXPECT_THAT(content("err"), HasSubstr("--component simcuda --prefix " + folder_ + "/package)"));
+  std::ofstream{folder_ + "/package/CMakeCache.txt"}.close();
+  EXPECT_EQ(run(program, "simulate -- true"), 1);
+  EXPECT_THAT(content("err"), HasSubstr("(cmake " + folder_ + "/package && cmake --build " + folder_ +
+                                        "/package --target gpumem_simulator)"));
+}
+
+TEST_F(SimulatedCuda, NeedsNoCompilerForTheTorchOfAPackage) {
+  const std::string program = install_package();
+  const std::string told = folder_ + "/modules/torch";
+  fs::create_directories(told);
+  std::ofstream{told + "/__init__.py"} << "raise ImportError('the doctor imports no torch')\n";
+  std::ofstream{told + "/version.py"} << "__version__ = '2.15.0'\ngit_version = 'abc'\ncuda = '13.0'\n";
+  const auto doctor = [&] {
+    return run(program, "simulate --doctor", "CXX=/none/such PYTHONPATH=" + folder_ + "/modules");
+  };
+  EXPECT_EQ(doctor(), 1);
+  EXPECT_THAT(content("out"), HasSubstr("MISSING: values of small operations"));
+  fs::create_directories(folder_ + "/package/simcuda/prebuilt");
+  std::ofstream{folder_ + "/package/simcuda/prebuilt/values-abc-torch2.15.0.so"}.close();
+  EXPECT_EQ(doctor(), 0) << content("out");
+  EXPECT_THAT(content("out"), HasSubstr("ok:      values of small operations: prebuilt for this torch"));
 }
 
 TEST_F(SimulatedCuda, DoctorSaysWhatToType) {

@@ -1,0 +1,3 @@
+from . import _run
+
+_run()
