@@ -187,6 +187,11 @@ TEST_F(Why, ReadsTheRecordingOfALivingProcess) {
                  "records nothing; start the program with GPUMEM_TRACE=run.csv");
 }
 
+TEST_F(Why, OfAnotherUsersProcessSaysWhoMayAsk) {
+  const std::string pid = ::geteuid() == 0 ? std::to_string(::getpid()) : "1";
+  expect_refused("why " + pid, 1, "process " + pid + ": belongs to another user; run this as that user", as_another_user());
+}
+
 TEST_F(Why, SaysWhatToDoWithWhatIsNoRecording) {
   write("empty.csv", "");
   write("foreign.csv", "a,b\n1,2\n");
