@@ -102,7 +102,8 @@ int plan_static(const plan_options& options, const plan::solve_options& limits) 
 int plan_trace(const plan_options& options, const plan::solve_options& limits) {
   const result<bench::trace> t = bench::load_trace(options.trace);
   if (!t) return fail(1, t.why().message());
-  const std::vector<plan::recorded_op> ops = bench::recorded_ops(*t);
+  // A plan without the requests that were refused would not place them either.
+  const std::vector<plan::recorded_op> ops = bench::recorded_ops(bench::with_refused(*t));
   plan::solution found;
   const result<plan::step_plan> made = [&] {
     const progress line{"planning " + options.trace, options.time_limit_s};

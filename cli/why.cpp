@@ -312,7 +312,10 @@ result<loaded> load(const std::string& recording) {
   const auto pid = whole_number<unsigned>(recording);
   if (!pid || fs::exists(recording, ignored)) {
     auto read = bench::load_trace(recording);
-    if (!read) return read.why();
+    if (!read) {
+      return status{read.code(),
+                    fmt::format("{}; expected a recording, which GPUMEM_TRACE=run.csv writes", read.why().message())};
+    }
     return loaded{*std::move(read), recording};
   }
   const auto file = recording_of_process(*pid);

@@ -175,6 +175,9 @@ std::string oom_report::to_string() const {
   }
   if (holders.size() > most_holders) line("more_holders", holders.size() - most_holders);
   if (!driver_message.empty()) line("driver_message", driver_said(*this));
+  if (cause != oom_cause::none && cause != oom_cause::driver_error) {
+    line("to_do", "gpumem why run.csv, the recording of a run with GPUMEM_TRACE=run.csv");
+  }
   constexpr std::size_t most_lines = 29;
   const std::size_t lines = 1 + static_cast<std::size_t>(std::ranges::count(text, '\n'));
   const std::size_t shown = std::min(recent_events.size(), most_lines - std::min(most_lines, lines));

@@ -163,11 +163,14 @@ result<owned_fd> open_written_file(const std::string& path, bool secure) {
 
 result<owned_fd> open_written_file(const std::string& path) { return open_written_file(path, runs_secure()); }
 
-written_file::written_file(std::string path, owned_fd file) : path_{std::move(path)}, file_{std::move(file)} {}
+written_file::written_file(std::string path, owned_fd file)
+    : path_{std::move(path)}, file_{std::move(file)}, process_{::getpid()} {}
 
 written_file::~written_file() {
-  if (file_.get() >= 0 && is_regular(file_)) stamp(file_);
+  if (file_.get() >= 0 && is_of_this_process() && is_regular(file_)) stamp(file_);
 }
+
+bool written_file::is_of_this_process() const noexcept { return process_ == ::getpid(); }
 
 result<written_file> written_file::open(const std::string& path) {
   const std::int64_t began = job_began_ns().value_or(now_ns(CLOCK_REALTIME));

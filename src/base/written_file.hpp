@@ -4,6 +4,8 @@
 /// truncates only regular files. Each process of a job writes its own file.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "gpumem/status.hpp"
@@ -31,11 +33,14 @@ class written_file {
   ~written_file();
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
+  /// False in a process that was forked after the file was opened. The parent still writes it, so the child must not.
+  [[nodiscard]] bool is_of_this_process() const noexcept;
 
  private:
   written_file(std::string path, owned_fd file);
   std::string path_;
   owned_fd file_;  ///< holds the lock of the file's writer
+  pid_t process_ = 0;
 };
 
 /// Marks the beginning of a job for the processes that this process starts.

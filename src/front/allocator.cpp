@@ -4,6 +4,7 @@
 #include "gpumem/allocator.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -241,7 +242,11 @@ class pooled_allocator final : public allocator {
     return of_pool<status>(device, [](const logical_pool& slot) { return slot.pool->check(); });
   }
   status flush_trace() override {
-    return without_exceptions([&] {
+    return without_exceptions([&]() -> status {
+      const auto is_recorded = [](const logical_pool& slot) { return !slot.recorders.empty() || slot.history; };
+      if (process_ != ::getpid() && std::ranges::any_of(pools_, is_recorded)) {
+        return {errc::unsupported, "the trace cannot be written in a forked process, because its parent writes it"};
+      }
       status first = each_recorder([](auto& recorder, const pool&) { return recorder.flush(); });
       for (const logical_pool& p : pools_) {
         if (p.history == nullptr) continue;
@@ -466,8 +471,7 @@ class pooled_allocator final : public allocator {
   }
 
   void report() noexcept try {
-    if (!pools_.empty() && pools_.front().device->condition() == device_condition::forked)
-      return;  // the parent reports
+    if (process_ != ::getpid()) return;
     if (!stats_path_.empty()) {
       if (const status ok = write_stats(stats_path_); !ok) log_line(ok.message());
     }
@@ -490,6 +494,9 @@ class pooled_allocator final : public allocator {
     return first;
   }
 
+  /// A forked child leaves the files of recorders and figures to this process. There, a thread that does not exist may
+  /// hold a lock.
+  const pid_t process_ = ::getpid();
   std::vector<logical_pool> pools_;  // by logical ordinal
   std::vector<logical_device> devices_;
   captures captures_{pools_};

@@ -138,6 +138,7 @@ result<std::unique_ptr<history_file>> history_file::open(const settings& options
 }
 
 void history_file::refused(const pool& dumped) noexcept {
+  if (!own_.is_of_this_process()) return;  // before the lock, which a thread of the parent may have held
   const status done = without_exceptions([&]() -> status {
     const mutex_lock lock{mutex_};
     const std::uint64_t new_events = dumped.noted_events() - written_at_;

@@ -35,9 +35,9 @@ class history_file {
   static result<std::unique_ptr<history_file>> open(const settings& options, int logical);
 
   /// Call when a request runs out of memory. Writes the history, unless it has fewer new events than a tenth of the
-  /// rows written last. Logs the first dump, and errors.
+  /// rows written last. Logs the first dump, and errors. In a forked child it does nothing.
   void refused(const pool& dumped) noexcept;
-  /// Replaces the contents of the file by the history.
+  /// Replaces the contents of the file by the history. Not in a forked child, whose parent writes the file.
   status write(const pool& dumped);
   [[nodiscard]] const std::string& path() const noexcept { return own_.path(); }
 

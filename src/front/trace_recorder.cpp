@@ -42,6 +42,7 @@ void trace_recorder::refused(const oom_report& why, stream_ref stream) noexcept 
 template <typename Pointer>
 void trace_recorder::write_row(std::string_view action, const Pointer& pointer, std::uint64_t requested_bytes,
                                stream_ref stream) noexcept {
+  if (!own_.is_of_this_process()) return;  // before the lock, which a thread of the parent may have held
   const std::uint32_t thread = thread_number();
   const mutex_lock lock{mutex_};
   if (!failed_.ok()) return;

@@ -2,7 +2,8 @@
 ///
 /// Any thread; one mutex guards the row and the file. Rows are in the order of the calls, so no row allocates a live
 /// pointer. A row is in the file before the recorded call returns, so it survives a crash. A write error ends the
-/// recording; it is logged once, and `flush` returns it from then on.
+/// recording; it is logged once, and `flush` returns it from then on. Calls of a forked child are not recorded, because
+/// its parent writes the file.
 #pragma once
 
 #include <chrono>

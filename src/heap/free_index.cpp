@@ -1,20 +1,6 @@
 #include "free_index.hpp"
 
 namespace gpumem {
-namespace {
-
-void lowest_in(const block_table& blocks, block_index root, std::uint64_t bytes, block_index* found) noexcept {
-  while (root != no_block) {
-    const block& b = blocks[root];
-    if (b.bytes >= bytes) {
-      if (*found == no_block || b.begin < blocks[*found].begin) *found = root;
-      lowest_in(blocks, b.in_index.left, bytes, found);
-    }
-    root = b.in_index.right;
-  }
-}
-
-}  // namespace
 
 unsigned free_index::next_bin(unsigned first_bin) const noexcept {
   unsigned word = first_bin / 64;
@@ -107,9 +93,9 @@ void free_index::erase(block_table& blocks, block_index index) noexcept {
 
 block_index free_index::lowest_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {
   block_index found = no_block;
-  for (unsigned bin = next_bin(bin_of(bytes)); bin < bins; bin = next_bin(bin + 1)) {
-    lowest_in(blocks, roots_[bin], bytes, &found);
-  }
+  visit_at_least(blocks, bytes, [&](block_index each) {
+    if (found == no_block || blocks[each].begin < blocks[found].begin) found = each;
+  });
   return found;
 }
 

@@ -24,6 +24,13 @@ class free_index {
   void erase(block_table& blocks, block_index index) noexcept;
   /// The smallest block of at least `bytes`, lowest position first; `no_block` if none is that large.
   [[nodiscard]] block_index best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept;
+  /// Calls `visit` with the index of each block of at least `bytes`, smallest first.
+  template <typename Visit>
+  void visit_at_least(const block_table& blocks, std::uint64_t bytes, const Visit& visit) const {
+    for (unsigned bin = next_bin(bin_of(bytes)); bin < bins; bin = next_bin(bin + 1)) {
+      visit_subtree(blocks, roots_[bin], bytes, visit);
+    }
+  }
   /// The lowest block of at least `bytes`. Visits every block that is large enough: for large requests.
   [[nodiscard]] block_index lowest_fit(const block_table& blocks, std::uint64_t bytes) const noexcept;
   [[nodiscard]] block_index largest(const block_table& blocks) const noexcept;
@@ -55,6 +62,17 @@ class free_index {
   }
   static bool before(const block& lhs, const block& rhs) noexcept {
     return lhs.bytes != rhs.bytes ? lhs.bytes < rhs.bytes : lhs.begin < rhs.begin;
+  }
+  template <typename Visit>
+  static void visit_subtree(const block_table& blocks, block_index root, std::uint64_t bytes, const Visit& visit) {
+    while (root != no_block) {
+      const block& b = blocks[root];
+      if (b.bytes >= bytes) {
+        visit_subtree(blocks, b.in_index.left, bytes, visit);
+        visit(root);
+      }
+      root = b.in_index.right;
+    }
   }
   [[nodiscard]] unsigned next_bin(unsigned first_bin) const noexcept;  // `bins` if all are empty
   static bool subtree_valid(const block_table& blocks, block_index root, const block* low, const block* high,

@@ -100,6 +100,12 @@ class heap {
   /// The owner's block that has been free longest; `in_index.newer` leads to the later ones.
   [[nodiscard]] block_index oldest_free(owner_id owner) const noexcept { return owners_[owner].oldest; }
 
+  /// Calls `visit` with the index of each idle block of at least `bytes`, in no order.
+  template <typename Visit>
+  void visit_idle(std::uint64_t bytes, const Visit& visit) const {
+    for (const free_index& each : owners_[idle_owner].by_class) each.visit_at_least(blocks_, bytes, visit);
+  }
+
   /// Makes a live or fenced block free for `owner`, merged with free neighbours of `owner` and, with `idle_too`, idle
   /// ones. Requires that `epoch` is not below any that was used for `owner` before.
   void release(block_index index, owner_id owner, std::uint64_t epoch, bool idle_too) noexcept;

@@ -29,6 +29,16 @@ bool holds(const block& candidate, address target) noexcept {
   return target >= candidate.begin && target < candidate.begin + candidate.bytes;
 }
 
+/// Returns the idle block that contains `[target, target + bytes)`. Requires that there is one. Reads no shorter block:
+/// most idle blocks are shorter than a page.
+block_index idle_at(const heap& pool_heap, address target, std::uint64_t bytes) noexcept {
+  block_index found = no_block;
+  pool_heap.visit_idle(bytes, [&](block_index each) {
+    if (holds(pool_heap.at(each), target)) found = each;
+  });
+  return found;
+}
+
 }  // namespace
 
 // Chooses idle runs of at most `bytes` to move into the pieces, from the shortest stretches first, because short
@@ -118,7 +128,7 @@ block_index page_manager::free_at(address target, owner_id owner) const noexcept
 
 // Removes an idle stretch from the page map, and makes it unbacked in the heap. The stretch is still mapped.
 void page_manager::take(address begin, std::uint64_t bytes) {
-  heap_.decommit(free_at(begin, idle_owner), begin, bytes);
+  heap_.decommit(idle_at(heap_, begin, bytes), begin, bytes);
   in_transit_bytes_ += bytes;
   map_.erase(begin, bytes);
 }
@@ -131,7 +141,7 @@ void page_manager::begin(const remap_batch& step) {
   for (std::size_t k = 0; k < step.runs.size() && step.runs[k].moves;) {
     const address begin = step.runs[k].source.begin;
     address end = begin;
-    const block& source = heap_.at(free_at(begin, idle_owner));
+    const block& source = heap_.at(idle_at(heap_, begin, step.runs[k].source.bytes));
     const address block_end = source.begin + source.bytes;
     for (; k < step.runs.size() && step.runs[k].moves && step.runs[k].source.begin == end && end < block_end; ++k) {
       end += step.runs[k].source.bytes;

@@ -17,6 +17,7 @@ void page_map::make_room(std::size_t runs) {
 }
 
 void page_map::insert(const mapped_run& run) {
+  shortest_bytes_ = std::min(shortest_bytes_, run.bytes);
   if (room_.empty()) {
     runs_.emplace(run.begin, run);
     return;
@@ -35,8 +36,8 @@ void page_map::erase(address begin, std::uint64_t bytes) noexcept {
 
 std::vector<idle_stretch> page_map::idle(const heap& pool_heap, address keep, address keep_end) const {
   std::vector<idle_stretch> stretches;
-  for (block_index i = pool_heap.oldest_free(idle_owner); i != no_block; i = pool_heap.at(i).in_index.newer) {
-    const block& b = pool_heap.at(i);
+  pool_heap.visit_idle(shortest_bytes_, [&](block_index index) {
+    const block& b = pool_heap.at(index);
     const address end = b.begin + b.bytes;
     idle_stretch stretch;
     const auto close = [&] {
@@ -54,7 +55,7 @@ std::vector<idle_stretch> page_map::idle(const heap& pool_heap, address keep, ad
       stretch.bytes += run.bytes;
     }
     close();
-  }
+  });
   std::sort(stretches.begin(), stretches.end(),
             [](const idle_stretch& lhs, const idle_stretch& rhs) { return lhs.begin < rhs.begin; });
   return stretches;

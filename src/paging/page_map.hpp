@@ -46,6 +46,7 @@ class page_map {
 
  private:
   std::map<address, mapped_run> runs_;
+  std::uint64_t shortest_bytes_ = UINT64_MAX;  ///< no inserted run was shorter, so shorter idle blocks hold none
   std::vector<std::map<address, mapped_run>::node_type> room_;
 };
 

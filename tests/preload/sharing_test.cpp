@@ -2,19 +2,23 @@
 /// top`.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "driver_program.hpp"
+#include "group_ledger.hpp"
 #include "status_socket.hpp"
 
 namespace gpumem::preload_test {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr std::size_t mib = std::size_t{1} << 20;
@@ -115,6 +119,52 @@ TEST_F(Sharing, TheGroupsLimitHolds) {
   EXPECT_EQ(try_allocate(100 * mib), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(try_allocate(40 * mib), CUDA_SUCCESS);
   EXPECT_LE(used_bytes(), 256 * mib);
+}
+
+/// A process of group lab that holds memory until the object ends.
+class member {
+ public:
+  member(const std::string& folder, const std::string& card, std::uint64_t bytes, std::uint64_t limit) {
+    EXPECT_EQ(::pipe(joined_.data()), 0);
+    EXPECT_EQ(::pipe(end_.data()), 0);
+    process_ = ::fork();
+    if (process_ == 0) {
+      ::close(end_[1]);
+      const auto group = group_ledger::join(folder, "lab", card, limit);
+      char each = group && (*group)->reserve(bytes) ? '1' : '0';
+      static_cast<void>(!::write(joined_[1], &each, 1));
+      static_cast<void>(!::read(end_[0], &each, 1));
+      ::_exit(0);
+    }
+    char each = '0';
+    EXPECT_EQ(::read(joined_[0], &each, 1), 1);
+    EXPECT_EQ(each, '1');
+  }
+  ~member() {
+    for (const int each : {joined_[0], joined_[1], end_[0], end_[1]}) ::close(each);
+    static_cast<void>(::waitpid(process_, nullptr, 0));
+  }
+  member(const member&) = delete;
+  member& operator=(const member&) = delete;
+  [[nodiscard]] std::string pid() const { return std::to_string(process_); }
+
+ private:
+  std::array<int, 2> joined_{};
+  std::array<int, 2> end_{};
+  pid_t process_ = 0;
+};
+
+TEST_F(Sharing, ARefusalByTheGroupsLimitNamesTheGroupAndItsLargestMember) {
+  set("GPUMEM_GROUP", "lab");
+  set("GPUMEM_GROUP_LIMIT", "256MiB");
+  const member other{folder_, "GPU-" + zeros + "0", 150 * mib, 256 * mib};
+  testing::internal::CaptureStderr();
+  begin();
+  EXPECT_EQ(try_allocate(120 * mib), CUDA_ERROR_OUT_OF_MEMORY);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("120.00 MiB asked, group lab holds 150.00 MiB of its 256.00 MiB"));
+  EXPECT_THAT(said, ContainsRegex(", pid " + other.pid() + " .preload_sharin.* 150.00 MiB"));
+  EXPECT_THAT(said, HasSubstr("end a member or raise GPUMEM_GROUP_LIMIT"));
 }
 
 // cudaMalloc then calls the driver, and still counts for the group.

@@ -335,6 +335,30 @@ TEST_F(Simulate, TracesWhatAPolicyServed) {
   EXPECT_THAT(none.err, HasSubstr("the program does not use PyTorch; --policy makes gpumem serve and record it"));
 }
 
+// A scratch block goes, and what stays is cut from its segment; or two blocks go, and one of both sizes comes.
+TEST_F(Simulate, WhyNamesSettingsThatServeAProgramThatRanOut) {
+  std::string kept;
+  for (int i = 0; i < 14; ++i) kept += " take=2";
+  for (const std::string& words : {"take=40 free" + kept + " take=40", "take=20 take=20 free" + kept + " take=40"}) {
+    const outcome refused = program(words, "--card 76MiB --context 0 --policy growth --trace run.csv");
+    EXPECT_NE(refused.exit_status, 0) << words;
+    const std::string tool = "cd " + folder_ + " && " GPUMEM_PROGRAM;
+    ASSERT_EQ(std::system((tool + " why run.csv --json why.json >why.txt").c_str()), 0) << words;
+    ASSERT_EQ(std::system((tool + " plan run.csv -o run.plan >plan.txt").c_str()), 0) << words;
+    const auto found = nlohmann::json::parse(content("why.json"));
+    EXPECT_EQ(found["cause"], "fragmentation") << words;
+    ASSERT_FALSE(found["served_by"].empty()) << words;
+    for (const auto& each : found["served_by"]) {
+      const std::string variables = each["set"];
+      const std::size_t begin = variables.find('=') + 1;  // GPUMEM_POLICY comes first
+      const std::string policy = variables.substr(begin, variables.find(' ') - begin);
+      const outcome again =
+          simulate("--card 76MiB --context 0 --policy " + policy + " -- " GPUMEM_TEST_PROGRAM " " + words, variables);
+      EXPECT_EQ(again.exit_status, 0) << variables << "; " << words << again.err;
+    }
+  }
+}
+
 TEST_F(Simulate, SharesACardBetweenPrograms) {
   const std::string name = "test-" + std::to_string(::getpid());
   const std::string card = "--context 100MiB --card 1GiB --shared " + name;

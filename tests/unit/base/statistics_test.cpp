@@ -113,6 +113,14 @@ TEST(OomReport, NamesThoseThatHoldTheMemory) {
   EXPECT_NE(report.headline().find(", beside pid 7; free memory"), std::string::npos) << report.headline();
 }
 
+TEST(OomReport, NamesTheCommandThatFindsTheRemedy) {
+  for (const oom_cause cause : causes) {
+    const std::string text = example(cause).to_string();
+    const bool helps = cause != oom_cause::none && cause != oom_cause::driver_error;
+    EXPECT_EQ(text.find("\nto_do: gpumem why run.csv") != std::string::npos, helps) << text;
+  }
+}
+
 TEST(OomReport, IsOfAtMostThirtyLines) {
   for (const oom_cause cause : causes) {
     oom_report report = example(cause, "growth", "refused");

@@ -164,8 +164,12 @@ TEST_F(Dump, OfAnEarlierGpumemIsRefused) {
 }
 
 TEST_F(Dump, OfAnotherUsersProcessIsRefused) {
-  if (::geteuid() == 0) GTEST_SKIP() << "root may dump every process";
-  expect_no_dump("1", "process 1 belongs to another user; run this as that user, or as root");
+  serve("1000");
+  use_memory();
+  const std::string environment = "GPUMEM_SHARED_FOLDER='" + path("shared") + "' " + as_another_user();
+  const std::string pid = ::geteuid() == 0 ? std::to_string(::getpid()) : "1";
+  expect_refused("dump " + pid, 2, "process " + pid + " belongs to another user; run this as that user, or as root",
+                 environment);
 }
 
 }  // namespace

@@ -45,6 +45,17 @@ TEST_F(Plan, PlansARecording) {
   EXPECT_FALSE(content_of(path("moe.plan")).empty());
 }
 
+// `gpumem why` names such a plan for a program that ran out of memory. Without the request it would run out again.
+TEST_F(Plan, PlacesARequestThatWasRefused) {
+  write("cut.csv",
+        "Thread,Time,Action,Pointer,Size,Stream\n"
+        "1,00:00:00:000001,allocate,0x1,4096,0\n"
+        "1,00:00:00:000002,allocate failure,growth@8192,8192,0\n");
+  const outcome got = run("plan '" + path("cut.csv") + "' --json -o '" + path("cut.plan") + "'");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_THAT(got.out, HasSubstr("\"buffers\":2,\"height_bytes\":12288,"));
+}
+
 TEST_F(Plan, RefusesBadWordsInOneLine) {
   expect_refused("plan", 2, "expected a TRACE with -o PLAN");
   expect_refused("plan bench/traces/moe.csv.gz", 2, "no -o");

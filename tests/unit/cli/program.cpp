@@ -62,6 +62,12 @@ void Program::expect_refused(const std::string& arguments, int exit_status, cons
   EXPECT_EQ(std::count(got.err.begin(), got.err.end(), '\n'), 1) << got.err;
 }
 
+std::string Program::as_another_user() const {
+  if (::geteuid() != 0) return "";
+  ::chmod(folder_.c_str(), 0755);
+  return "setpriv --reuid=65534 --regid=65534 --clear-groups";
+}
+
 void Program::write(const std::string& name, const std::string& text, unsigned mode) const {
   std::ofstream{path(name)} << text;
   ::chmod(path(name).c_str(), mode);

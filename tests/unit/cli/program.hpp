@@ -24,6 +24,9 @@ class Program : public ::testing::Test {
   void expect_refused(const std::string& arguments, int exit_status, const std::string& reason,
                       const std::string& environment = "");
   [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  /// Put in front of the program, runs it as another user than this test and those of its processes. Empty if this test
+  /// is not root's; process 1 then belongs to another user.
+  std::string as_another_user() const;
   void write(const std::string& name, const std::string& text, unsigned mode = 0644) const;
 
   /// Four cards with UUIDs (GPU-<0 to 3>-...) that only this test uses, over the double of NVML; no driver.

@@ -1,13 +1,16 @@
 // `gpumem top`: cards and served processes. This test is itself a served process.
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "bits.hpp"
+#include "exporter.hpp"
 #include "gpumem/allocator.hpp"
 #include "gpumem/sim_device.hpp"
 #include "program.hpp"
+#include "prometheus_text.hpp"
 #include "published_figures.hpp"
 #include "shared_folder.hpp"
 #include "status_socket.hpp"
@@ -15,7 +18,9 @@
 namespace gpumem::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using json = nlohmann::json;
 
 class Top : public Program {
@@ -159,6 +164,17 @@ TEST_F(Top, OnATerminalThatTerminfoDoesNotKnowItPrintsRows) {
   EXPECT_EQ(content_of(path("out")), "rows\n") << content_of(path("typescript"));
 }
 #endif
+
+TEST(ABuildWithoutMetrics, SaysWhatIsMissing) {
+  const std::string missing = "expected gpumem built where it is installed (Debian: prometheus-cpp-dev)";
+  EXPECT_EQ(prometheus_text({}).code(), errc::unsupported);
+  EXPECT_THAT(prometheus_text({}).why().message(), HasSubstr(missing));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_exporter({}), 1);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, AllOf(StartsWith("gpumem: "), HasSubstr(missing)));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+}
 
 #ifdef GPUMEM_TEST_NO_PROMETHEUS
 TEST_F(Top, ABuildWithoutMetricsSaysWhatIsMissing) {

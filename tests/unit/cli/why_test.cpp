@@ -187,11 +187,21 @@ TEST_F(Why, ReadsTheRecordingOfALivingProcess) {
                  "records nothing; start the program with GPUMEM_TRACE=run.csv");
 }
 
+TEST_F(Why, OfAnotherUsersProcessSaysWhoMayAsk) {
+  const std::string pid = ::geteuid() == 0 ? std::to_string(::getpid()) : "1";
+  expect_refused("why " + pid, 1, "process " + pid + ": belongs to another user; run this as that user",
+                 as_another_user());
+}
+
 TEST_F(Why, SaysWhatToDoWithWhatIsNoRecording) {
   write("empty.csv", "");
   write("foreign.csv", "a,b\n1,2\n");
-  expect_refused("why '" + path("empty.csv") + "'", 1, "empty.csv");
-  expect_refused("why '" + path("foreign.csv") + "'", 1, "foreign.csv");
+  write("program.csv", content_of(path("bin/gpumem")).substr(0, 5000));
+  const std::string to_do = "; expected a recording, which GPUMEM_TRACE=run.csv writes";
+  expect_refused("why '" + path("empty.csv") + "'", 1, "empty.csv:1: the file is empty" + to_do);
+  expect_refused("why '" + path("foreign.csv") + "'", 1, "Stream'" + to_do);
+  expect_refused("why '" + path("program.csv") + "'", 1, to_do);
+  expect_refused("why '" + path("none.csv") + "'", 1, "none.csv: no such file" + to_do);
   expect_refused("why 4194305", 1, "process 4194305: does not exist; expected the PID of a program that runs");
   expect_refused("why", 2, "expected a recording");
   expect_refused("why x.csv --capacity 0", 2, "expected from 1 byte");

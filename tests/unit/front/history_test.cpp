@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -283,6 +284,36 @@ TEST_F(history, is_written_again_only_where_a_tenth_of_it_is_new) {
   EXPECT_EQ(said.find("to do: gpumem why"), said.rfind("to do: gpumem why")) << "once";
   EXPECT_TRUE(memory->flush_trace().ok()) << "writes the latest events";
   EXPECT_EQ(replay(rows_of(file_text("run.csv"))).events, 1000U);
+}
+
+// The parent writes the file, and a child has a copy of the pool that differs from then on.
+TEST_F(history, a_forked_child_leaves_its_parents_file_alone) {
+  for (const char* events : {"0", "1000"}) {  // 0: each row is written at once
+    for (const char* name : {"run.csv", "run.csv.gz"}) {
+      memory.reset();
+      ASSERT_TRUE(with.set("trace", folder + "/" + events + name).ok());
+      open(events);
+      void* const held = memory->allocate(1000);
+      ASSERT_TRUE(memory->flush_trace().ok());
+      const std::string before = file_text(std::string{events} + name);
+      const pid_t child = ::fork();
+      if (child == 0) {
+        memory->deallocate(held);
+        for (int i = 0; i < 100; ++i) memory->deallocate(memory->allocate(3000));
+        static_cast<void>(memory->try_allocate({.bytes = 2 * gib}));
+        const status flushed = memory->flush_trace();
+        memory.reset();  // as at the child's end
+        ::_exit(flushed.code() == errc::unsupported ? 0 : 1);
+      }
+      int ended = -1;
+      ASSERT_EQ(::waitpid(child, &ended, 0), child);
+      EXPECT_EQ(ended, 0) << "flush_trace names the parent";
+      EXPECT_EQ(file_text(std::string{events} + name), before) << events << name;
+      memory->deallocate(held);
+      EXPECT_TRUE(memory->flush_trace().ok()) << "the parent still writes";
+      EXPECT_NE(file_text(std::string{events} + name), before) << events << name;
+    }
+  }
 }
 
 TEST_F(history, a_file_that_cannot_be_written_is_refused_at_once) {

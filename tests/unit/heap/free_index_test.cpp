@@ -68,6 +68,12 @@ TEST(free_index, agrees_with_a_set_over_every_magnitude) {
     ASSERT_EQ(x.index.largest(x.blocks), x.model.empty() ? no_block : std::get<2>(*x.model.rbegin()));
     if (step % 5000 != 0) continue;
     ASSERT_TRUE(x.index.valid(x.blocks));
+    std::vector<block_index> visited;
+    x.index.visit_at_least(x.blocks, ask, [&](block_index each) { visited.push_back(each); });
+    std::vector<block_index> large_enough;
+    for (auto it = x.model.lower_bound({ask, 0, 0}); it != x.model.end(); ++it)
+      large_enough.push_back(std::get<2>(*it));
+    ASSERT_EQ(visited, large_enough);
   }
   EXPECT_EQ(x.index.size(), x.model.size());
 }
