@@ -51,10 +51,23 @@ std::uint64_t block_cache::live_bytes() const noexcept {
   return out_bytes > cached ? out_bytes - cached : 0;
 }
 
-void block_cache::note_live() noexcept { peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes()); }
+address block_cache::refill(const std::optional<cached_stream>& stream, std::uint64_t bytes, const request& asked) {
+  thread_cache* const thread = mine();
+  if (thread != nullptr) {
+    flush_deferred(*thread, false);
+    const address begin = stream ? take_batch(*thread, *stream, bytes, asked.bytes) : 0;
+    if (begin != 0) {
+      note(event_kind::allocated, begin, asked.bytes, asked.stream);
+      return begin;
+    }
+  }
+  return_pair(thread);
+  retention_.served_below(bytes, peak_live_bytes_);
+  return 0;
+}
 
-address block_cache::refill(thread_cache& mine, const cached_stream& stream, std::uint64_t bytes,
-                            std::uint64_t requested) {
+address block_cache::take_batch(thread_cache& mine, const cached_stream& stream, std::uint64_t bytes,
+                                std::uint64_t requested) {
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   stream_cache* s = mine.of_owner(stream.owner);
   stream_cache::bin* bin = s != nullptr ? s->find(units) : nullptr;
@@ -229,7 +242,8 @@ void block_cache::return_block(slot_index slot, owner_id owner) noexcept {
   source_.free_block(block, owner);
 }
 
-// `all`: also the incomplete batch, which has no fence.
+// Hands the thread's deferred batches over to the arena: the complete ones or, with `all`, also the incomplete one,
+// which has no fence.
 void block_cache::flush_deferred(thread_cache& cache, bool all) noexcept {
   if (!all && !cache.deferred.any_complete()) return;
   cache.deferred.take(all, [&](const deferred_frees::batch& batch) {
@@ -296,11 +310,13 @@ void block_cache::insert(address pointer, block_index block, owner_word word) {
   }
   pointers_.insert(pointer, block, word);
   pairs_.handed_out(pointer, word.bytes());
+  peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes());
 }
 
-void block_cache::note(thread_cache* mine, event_kind kind, address pointer, std::uint64_t requested_bytes,
-                       stream_ref stream) noexcept {
-  history_chunk*& chunk = mine != nullptr ? mine->events : events_of_others_;
+void block_cache::note_event(event_kind kind, address pointer, std::uint64_t requested_bytes,
+                             stream_ref stream) noexcept {
+  thread_cache* const thread = caches_.mine();
+  history_chunk*& chunk = thread != nullptr ? thread->events : events_of_others_;
   if (chunk == nullptr || chunk->is_full()) chunk = history_->renew(chunk);
   if (chunk != nullptr)
     history_->add(*chunk, kind, pointer, requested_bytes, stream);

@@ -74,9 +74,11 @@ class block_cache {
   /// This thread's cache, with its latest figures added to the totals; null if caches are off or the host has no memory
   /// for one.
   [[nodiscard]] thread_cache* mine() noexcept;
-  /// Returns a block of a depot batch and puts the rest into the thread's bin; 0 if the depot has no batch of that
-  /// size.
-  address refill(thread_cache& mine, const cached_stream& stream, std::uint64_t bytes, std::uint64_t requested);
+  /// Serves a miss from a depot batch, and puts the rest of the batch into the thread's bin. 0 if the depot has no
+  /// batch of that size: the arena then serves the request, and may use what the thread had not returned yet, its
+  /// deferred frees and the block of a repeating pair. No `stream`: no cache may hold the block. `bytes` is
+  /// `asked.bytes` rounded up.
+  address refill(const std::optional<cached_stream>& stream, std::uint64_t bytes, const request& asked);
   /// Puts a freed block into the thread's cache. Only the caller may change its slot now. False if the cache does not
   /// keep it: the caller returns it to the arena.
   bool keep(thread_cache& mine, slot_index slot, const cached_stream& stream, std::uint64_t bytes,
@@ -84,8 +86,6 @@ class block_cache {
   /// Returns the block of a repeating pair, if a thread keeps one. Called before the arena serves a request or takes a
   /// block back.
   void return_pair(const thread_cache* mine) noexcept;
-  /// Hands the thread's deferred batches over to the arena: the complete ones, or `all`.
-  void flush_deferred(thread_cache& cache, bool all = false) noexcept;
   /// Removes a block from the map and frees it in the arena.
   void return_block(slot_index slot, owner_id owner) noexcept;
   /// Returns all blocks of caches and depot to the arena; false if there were none.
@@ -95,25 +95,22 @@ class block_cache {
   /// Ends a thread's cache and adds its counters to the arguments.
   void end(thread_cache& cache, std::uint64_t* allocations, std::uint64_t* frees, std::uint64_t* requested_bytes);
 
-  /// Adds a block that left the arena. Throws std::bad_alloc if the host has no memory for its slot; caches may have
-  /// been emptied then, and nothing else has changed.
+  /// Adds a block that leaves the arena for the program. Throws std::bad_alloc if the host has no memory for its slot;
+  /// caches may have been emptied then, and nothing else has changed.
   void insert(address pointer, block_index block, owner_word word);
   [[nodiscard]] pointer_map& pointers() noexcept { return pointers_; }
   [[nodiscard]] const pointer_map& pointers() const noexcept { return pointers_; }
 
-  [[nodiscard]] bool has_history() const noexcept { return history_ != nullptr; }
-  /// Records an event made under the lock. `mine` is the calling thread's cache, if it has one. Requires the history.
-  void note(thread_cache* mine, event_kind kind, address pointer, std::uint64_t requested_bytes,
-            stream_ref stream) noexcept;
+  /// Records an event made under the lock, if there is a history.
+  void note(event_kind kind, address pointer, std::uint64_t requested_bytes, stream_ref stream) noexcept {
+    if (history_ != nullptr) note_event(kind, pointer, requested_bytes, stream);
+  }
   /// The kept events. Requires the history, and that every cache is stopped.
   [[nodiscard]] const event_history& history() const noexcept { return *history_; }
 
-  void served_below(std::uint64_t bytes) noexcept { retention_.served_below(bytes, peak_live_bytes_); }
   void pressure() noexcept { retention_.pressure(); }
 
   // --- figures, under the lock -----------------------------------------------------------------------------
-  /// Updates the peak after the program was handed a block.
-  void note_live() noexcept;
   /// The bytes that the program holds, as of each thread's last time under the lock.
   [[nodiscard]] std::uint64_t live_bytes() const noexcept;
   [[nodiscard]] std::uint64_t peak_live_bytes() const noexcept { return peak_live_bytes_; }
@@ -154,10 +151,13 @@ class block_cache {
   address pop(thread_cache& mine, stream_cache::bin& bin, std::uint64_t requested) noexcept;
   [[nodiscard]] bool free_to_stream(thread_cache& mine, address pointer, const free_args* stated,
                                     const stream_cache* only, bool by_handle) noexcept;
+  address take_batch(thread_cache& mine, const cached_stream& stream, std::uint64_t bytes, std::uint64_t requested);
+  void note_event(event_kind kind, address pointer, std::uint64_t requested_bytes, stream_ref stream) noexcept;
   void fold(thread_cache& cache) noexcept;
   void count(thread_cache& cache, std::uint32_t units, std::int64_t blocks) noexcept;
   [[nodiscard]] stream_cache* cache_for(thread_cache& mine, const cached_stream& stream) noexcept;
   stream_cache::bin& bin_for(thread_cache& mine, stream_cache& stream, std::uint32_t units) noexcept;
+  void flush_deferred(thread_cache& cache, bool all) noexcept;
   bool hand_over(thread_cache& mine, stream_cache& stream, stream_cache::bin& bin, std::uint64_t most);
   void shed(thread_cache& mine, std::uint64_t left) noexcept;
   void empty(thread_cache& cache, stream_cache& stream, stream_cache::bin& bin, std::uint32_t keep_latest = 0) noexcept;

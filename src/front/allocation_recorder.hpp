@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "gpumem/device.hpp"
-#include "gpumem/policy.hpp"
-#include "gpumem/settings.hpp"
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
 
@@ -37,9 +35,5 @@ class allocation_recorder {
 };
 
 using recorder_list = std::vector<std::unique_ptr<allocation_recorder>>;
-
-/// Creates a pool's recorders: of its trace (GPUMEM_TRACE), and of its plan if its policy records one. Each has its own
-/// file, numbered by `logical`. `options` includes the device's overrides. `bad_setting` if a file cannot be written.
-result<recorder_list> open_recorders(const settings& options, const policy_entry& serves, int logical);
 
 }  // namespace gpumem

@@ -8,40 +8,6 @@
 
 namespace gpumem {
 
-status usable(const device& gpu) {
-  switch (gpu.condition()) {
-    case device_condition::usable:
-      break;
-    case device_condition::forked:
-      return {errc::device_error,
-              fmt::format("device {} cannot be used in a process that was forked after it was: use it in the parent, "
-                          "or start the child with exec or spawn",
-                          gpu.info().ordinal)};
-    case device_condition::reset:
-      return {errc::device_error, fmt::format("device {} was reset, and all memory on it is gone: open a new allocator",
-                                              gpu.info().ordinal)};
-  }
-  return {};
-}
-
-status at_each_that_knows(const std::vector<logical_pool>& pools, stream_ref stream, const device* only,
-                          const std::function<status(pool&, std::uint64_t key)>& call) {
-  status unknown;
-  bool known = false;
-  for (const logical_pool& p : pools) {
-    if (only != nullptr && p.device != only) continue;
-    const status ok = usable(*p.device);
-    const result<std::uint64_t> key = ok ? p.pool->key_of(stream) : ok;
-    if (!key) {
-      unknown = key.why();
-      continue;
-    }
-    known = true;
-    if (status answer = call(*p.pool, *key); !answer) return answer;
-  }
-  return known ? status{} : unknown;
-}
-
 namespace {
 
 /// Whether the program created the stream, so that its handle means the same stream in every thread.
@@ -70,7 +36,7 @@ void captures::gone_graphs::forget(std::uint64_t number) noexcept {
 status captures::begin(stream_ref stream) {
   std::vector<std::optional<std::uint64_t>> keys(pools_.size());  // by pool; empty if the pool does not know the stream
   for (const logical_pool& p : pools_) {
-    if (usable(*p.device)) p.pool->below().poll();
+    if (usable(*p.device)) p.pool->streams().poll();
   }
   {
     const mutex_lock lock{mutex_};
@@ -81,7 +47,7 @@ status captures::begin(stream_ref stream) {
     }
   }
   for (std::size_t i = 0; i < pools_.size(); ++i) {
-    pools_[i].pool->below().wait_for_calls(keys[i] ? capture_effect::announced : capture_effect::foreign, keys[i]);
+    pools_[i].pool->streams().wait_for_calls(keys[i] ? capture_effect::announced : capture_effect::foreign, keys[i]);
   }
   return {};
 }
@@ -116,7 +82,7 @@ status captures::release(graph_ref released) {
   }
   status first;
   for (const auto& [p, graph] : parts) {
-    status ok = without_exceptions([member = p, number = graph] { return member->below().graph_release(number); });
+    status ok = without_exceptions([member = p, number = graph] { return member->streams().graph_release(number); });
     if (!ok && first.ok()) first = std::move(ok);
   }
   return first;
@@ -126,8 +92,8 @@ void captures::hold(std::uint64_t number) {
   std::vector<pool_capture> all;
   all.reserve(pools_.size());
   for (const logical_pool& p : pools_) {
-    all.push_back(p.pool->below().capture_elsewhere(capture_effect::announced));
-    p.pool->below().wait_for_calls(capture_effect::announced, std::nullopt);
+    all.push_back(p.pool->streams().capture_elsewhere(capture_effect::announced));
+    p.pool->streams().wait_for_calls(capture_effect::announced, std::nullopt);
   }
   const mutex_lock lock{mutex_};
   held_[number] = std::move(all);
@@ -169,20 +135,20 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
     made.blocking = blocking && *blocking;
     foreign = context && *context != 0;
   }
-  const status ok = at_each_that_knows(pools_, stream, noticed_on,
-                                       [&](pool& member, std::uint64_t key) GPUMEM_REQUIRES(mutex_) -> status {
-                                         close_superseded(member, key, stream);
-                                         result<pool_capture> begun = member.below().capture_begin(stream, key, effect);
-                                         if (!begun) return begun.why();
-                                         made.parts.push_back({&member, key, *std::move(begun)});
-                                         return {};
-                                       });
+  const status ok = at_each_that_knows(
+      pools_, stream, noticed_on, [&](pool& member, std::uint64_t key) GPUMEM_REQUIRES(mutex_) -> status {
+        close_superseded(member, key, stream);
+        result<pool_capture> begun = member.streams().capture_begin(stream, key, effect);
+        if (!begun) return begun.why();
+        made.parts.push_back({&member, key, *std::move(begun)});
+        return {};
+      });
   if (!ok) return ok;
   // Pools of other devices may hold blocks that this device's streams use, and would record fences on these streams. A
   // stream of another context may even belong to one of those devices.
   for (const logical_pool& p : pools_) {
     if (std::ranges::find(made.parts, p.pool.get(), &part::member) != made.parts.end()) continue;
-    made.elsewhere.push_back(p.pool->below().capture_elsewhere(foreign ? effect : capture_effect::foreign));
+    made.elsewhere.push_back(p.pool->streams().capture_elsewhere(foreign ? effect : capture_effect::foreign));
   }
   ++next_number_;
   open_.splice(open_.end(), opened);
@@ -238,7 +204,7 @@ status captures::follow(const logical_pool& slot, const request& asking, bool as
   }
   std::uint64_t key = 0;
   if (current != 0 || any_open()) {
-    const result<std::uint64_t> asked = slot.pool->key_of(stream);
+    const result<std::uint64_t> asked = slot.pool->streams().key_of(stream);
     if (!asked) return asked.why();
     key = *asked;
   }
@@ -267,7 +233,7 @@ status captures::notice(const logical_pool& slot, stream_ref stream, std::uint64
     std::vector<pool_capture> until_noted;  // between the end of one capture and the next, which has begun already
     until_noted.reserve(pools_.size());
     for (const logical_pool& p : pools_) {
-      if (p.device == slot.device) until_noted.push_back(p.pool->below().capture_elsewhere(capture_effect::noticed));
+      if (p.device == slot.device) until_noted.push_back(p.pool->streams().capture_elsewhere(capture_effect::noticed));
     }
     return open(stream, slot.device, current);
   }
@@ -291,7 +257,7 @@ void captures::ended_on(device& gpu, bool reported_only) {
     close_where([&](const open_capture& capture) {
       if (capture.noticed_on != &gpu || capture.blocking || (reported_only && !capture.reported)) return false;
       if (!is_created(capture.stream)) {  // the handle may name another thread's default stream
-        const result<std::uint64_t> own = capture.parts.front().member->key_of(capture.stream);
+        const result<std::uint64_t> own = capture.parts.front().member->streams().key_of(capture.stream);
         if (!own || *own != capture.parts.front().key) return false;
       }
       const result<std::uint64_t> latest = gpu.capture_id(capture.stream);

@@ -15,31 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "allocation_recorder.hpp"
 #include "checked_mutex.hpp"
 #include "gpumem/allocator.hpp"
-#include "history_dump.hpp"
-#include "pool.hpp"
+#include "logical_pool.hpp"
 
 namespace gpumem {
-
-/// A logical device.
-struct logical_pool {
-  recorder_list recorders;                // the pool keeps pointers to them
-  std::unique_ptr<history_file> history;  // null unless GPUMEM_HISTORY and GPUMEM_TRACE are set
-  std::unique_ptr<gpumem::pool> pool;
-  gpumem::device* device;
-  bool takes_everything;
-};
-
-/// Returns an error if the device is not usable. Call it before taking a lock: in a forked child a lock may stay locked
-/// for ever.
-status usable(const device& gpu);
-
-/// Calls `call` for each pool whose device knows the stream, until one fails. If `only` is not null, skips the pools of
-/// other devices. Also fails if no device knows the stream.
-status at_each_that_knows(const std::vector<logical_pool>& pools, stream_ref stream, const device* only,
-                          const std::function<status(pool&, std::uint64_t key)>& call);
 
 class captures {
  public:
@@ -49,7 +29,7 @@ class captures {
   status begin(stream_ref stream);
   result<graph_ref> end(stream_ref stream);
   status release(graph_ref released);
-  /// A capture on a stream that the caller cannot name (hold_captures.hpp).
+  /// A capture on a stream that the caller cannot name (`pooled_allocator::hold_capture`).
   void hold(std::uint64_t number);
   void end_hold(std::uint64_t number) noexcept;
 

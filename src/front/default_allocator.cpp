@@ -4,6 +4,7 @@
 
 #include "device_selection.hpp"
 #include "log.hpp"
+#include "pooled_allocator.hpp"
 #include "published_figures.hpp"
 
 namespace gpumem {
@@ -17,25 +18,26 @@ result<settings> settings_of_environment() {
   return options;
 }
 
-result<allocator*> open_default() {
+result<pooled_allocator*> open_default() {
   const result<settings> options = settings_of_environment();
   if (!options) return options.why();
   result<opened_devices> found = open_selected_devices(*options);
   if (!found) return found.why();
   // Never closed, because static destructors may free blocks.
   static const auto* const devices = new opened_devices{*std::move(found)};
-  result<std::unique_ptr<allocator>> made = allocator::open(devices->chosen, *options);
+  result<std::unique_ptr<pooled_allocator>> made = pooled_allocator::open(devices->chosen, *options);
   if (!made) return made.why();
-  allocator* const only = made->release();
-  publish_until_exit([only] { return std::vector<allocator*>{only}; }, *options);
+  pooled_allocator* const only = made->release();
+  publish_until_exit([only] { return std::vector<pooled_allocator*>{only}; }, *options);
   return only;
 }
 
 }  // namespace
 
 result<allocator*> default_allocator() {
-  static const auto* const only = new result<allocator*>{open_default()};
-  return *only;
+  static const auto* const only = new result<pooled_allocator*>{open_default()};
+  if (!*only) return only->why();
+  return **only;
 }
 
 result<std::unique_ptr<allocator>> open_allocator(std::span<device* const> devices) {

@@ -3,29 +3,19 @@
 #include <utility>
 
 #include "gpumem/allocator.hpp"
+#include "latest_hit.hpp"
 #include "log.hpp"
 #include "pointers.hpp"
-#include "pool.hpp"
 #include "without_exceptions.hpp"
 
 namespace gpumem {
 
 void* allocator::try_cache(std::size_t bytes, stream_ref stream, int device) noexcept {
-  const latest_cache& latest = tls_last_cache;
-  if (latest.allocator != number_ || latest.device != device) [[unlikely]] {
-    const bool is_noted = latest.allocator == (number_ | noted_hits) && latest.device == device;
-    return is_noted ? to_pointer(latest.pool_cache->allocate_noted(*latest.cache, stream, bytes)) : nullptr;
-  }
-  return to_pointer(latest.pool_cache->allocate(*latest.cache, stream, bytes));
+  return to_pointer(allocate_from_latest(number_, device, stream, bytes));
 }
 
 bool allocator::free_to_cache(void* pointer, const free_args* stated) noexcept {
-  const latest_cache& latest = tls_last_cache;
-  if (latest.allocator != number_ || (stated != nullptr && stated->device)) [[unlikely]] {
-    const bool is_noted = latest.allocator == (number_ | noted_hits) && (stated == nullptr || !stated->device);
-    return is_noted && latest.pool_cache->free_noted(*latest.cache, to_address(pointer), stated);
-  }
-  return latest.pool_cache->free(*latest.cache, to_address(pointer), stated);
+  return free_to_latest(number_, to_address(pointer), stated);
 }
 
 void* allocator::allocate_or_throw(const request& request) {

@@ -11,6 +11,7 @@
 
 #include "log.hpp"
 #include "logical_devices.hpp"
+#include "pooled_allocator.hpp"
 #include "text.hpp"
 #include "trace_row.hpp"
 #include "without_exceptions.hpp"
@@ -89,7 +90,7 @@ status write_events(recording_file& file, const pool& dumped) {
 
 }  // namespace
 
-status write_dump(std::span<allocator* const> allocators, std::string_view contents, int descriptor) {
+status write_dump(std::span<pooled_allocator* const> allocators, std::string_view contents, int descriptor) {
   struct stat found {};
   if (::fstat(descriptor, &found) != 0 || !S_ISREG(found.st_mode)) {  // a write to a pipe could block this thread
     return {errc::invalid_argument, "the file of the dump is no regular file"};
@@ -100,8 +101,8 @@ status write_dump(std::span<allocator* const> allocators, std::string_view conte
   recording_file file;
   file.open(descriptor, false);
   bool any = false;
-  for (allocator* const memory : allocators) {
-    const status done = dump_pools(*memory, [&](const pool& each) -> status {
+  for (const pooled_allocator* const memory : allocators) {
+    const status done = memory->for_each_pool([&](const pool& each) -> status {
       if (contents == "events") {
         any = true;
         return write_events(file, each);

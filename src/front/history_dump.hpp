@@ -5,28 +5,25 @@
 // replay has the same live memory. Any thread.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "checked_mutex.hpp"
-#include "gpumem/allocator.hpp"
 #include "gpumem/settings.hpp"
-#include "pool.hpp"
 #include "recording_file.hpp"
 #include "written_file.hpp"
 
 namespace gpumem {
 
-/// Calls `each` for each pool of `memory`, until one fails. `memory` must come from `allocator::open`.
-status dump_pools(allocator& memory, const std::function<status(const pool&)>& each);
+class pool;
+class pooled_allocator;
 
 /// Answers a request of `gpumem dump` by writing to `descriptor`, which is a regular file: `trace` asks for the
 /// histories, one trace after another, `events` for the latest events of the slow paths as text. The message of an
 /// error names a remedy.
-status write_dump(std::span<allocator* const> allocators, std::string_view contents, int descriptor);
+status write_dump(std::span<pooled_allocator* const> allocators, std::string_view contents, int descriptor);
 
 /// The file of GPUMEM_TRACE if GPUMEM_HISTORY is set too.
 class history_file {

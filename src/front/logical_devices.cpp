@@ -89,7 +89,7 @@ result<std::vector<pool_config>> logical_devices(device& gpu, const settings& op
   common.stream_ids = options.stream_ids;
   common.reuse = options.reuse;
   common.free_wait_ns =
-      options.free_wait_ms == settings::wait_forever_ms ? wait_deadline::forever : options.free_wait_ms * 1'000'000;
+      options.free_wait_ms == settings::wait_forever_ms ? pool_config::waits_forever : options.free_wait_ms * 1'000'000;
   common.thread_cache = options.thread_cache;
   if (!options.group.empty()) {
     result<std::shared_ptr<group_ledger>> joined = join_group(options, info, memory->free_bytes);

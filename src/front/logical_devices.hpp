@@ -11,7 +11,7 @@
 #include "gpumem/device.hpp"
 #include "gpumem/policy.hpp"
 #include "gpumem/settings.hpp"
-#include "pool.hpp"
+#include "pool_config.hpp"
 
 namespace gpumem {
 

@@ -9,6 +9,7 @@
 #include "exit_report.hpp"
 #include "history_dump.hpp"
 #include "log.hpp"
+#include "pooled_allocator.hpp"
 #include "shared_folder.hpp"
 #include "status_socket.hpp"
 
@@ -57,7 +58,7 @@ std::string published_figures(std::span<const allocator* const> allocators, cons
   return all.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-void publish_until_exit(std::function<std::vector<allocator*>()> allocators, const settings& options) {
+void publish_until_exit(std::function<std::vector<pooled_allocator*>()> allocators, const settings& options) {
   if (!options.publish) return;
   const auto give_up = [&](const status& why) {
     if (options.verbose) log_line(why.message());
@@ -67,16 +68,16 @@ void publish_until_exit(std::function<std::vector<allocator*>()> allocators, con
   result<std::unique_ptr<status_socket>> made = status_socket::open(
       *folder,
       [now = allocators, options] {
-        const std::vector<allocator*> all = now();
+        const std::vector<pooled_allocator*> all = now();
         return published_figures(std::vector<const allocator*>(all.begin(), all.end()), options);
       },
       [now = allocators] {
-        for (allocator* const memory : now()) {
+        for (pooled_allocator* const memory : now()) {
           for (const logical_device& d : memory->devices()) static_cast<void>(memory->trim(d.ordinal));
         }
       },
       [now = allocators](std::string_view contents, int descriptor) {
-        const std::vector<allocator*> all = now();
+        const std::vector<pooled_allocator*> all = now();
         return write_dump(all, contents, descriptor);
       });
   if (!made) return give_up(made.why());

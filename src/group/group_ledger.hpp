@@ -22,23 +22,9 @@ namespace gpumem {
 
 struct ledger_file;  // the layout, in group_ledger.cpp
 
-/// The group's figures, for a pool's budget.
-class shared_budget {
- public:
-  virtual ~shared_budget() = default;
-  [[nodiscard]] virtual bool reserve(std::uint64_t bytes) noexcept = 0;
-  virtual void give_back(std::uint64_t bytes) noexcept = 0;
-  [[nodiscard]] virtual std::uint64_t left() noexcept = 0;
-  /// Whether memory that can only be measured counts. If so, call `enter` for new measured memory and `leave` when it
-  /// is freed; otherwise both do nothing.
-  [[nodiscard]] virtual bool counts_measured() const noexcept { return false; }
-  virtual void enter(std::uint64_t /*bytes*/) noexcept {}
-  virtual void leave(std::uint64_t /*bytes*/) noexcept {}
-};
-
 enum class ledger_kind : std::uint8_t { group, job };
 
-class group_ledger final : public shared_budget {
+class group_ledger {
  public:
   /// Joins group `name` on the device; the first member creates the ledger. Members must agree on the limit; a member
   /// without a limit uses the group's. A process has one membership per group and device, however often it joins.
@@ -53,17 +39,19 @@ class group_ledger final : public shared_budget {
   /// `corrupt` if one of the group's ledgers, on any device, cannot be trusted. Does not join.
   static status inspect(const std::string& folder, const std::string& name);
   group_ledger(std::string name, std::string path, owned_fd file, ledger_kind kind);
-  ~group_ledger() override;
+  ~group_ledger();
   group_ledger(const group_ledger&) = delete;
   group_ledger& operator=(const group_ledger&) = delete;
 
-  [[nodiscard]] bool reserve(std::uint64_t bytes) noexcept override;
-  void give_back(std::uint64_t bytes) noexcept override;
+  [[nodiscard]] bool reserve(std::uint64_t bytes) noexcept;
+  void give_back(std::uint64_t bytes) noexcept;
   /// The memory that the group may still take.
-  [[nodiscard]] std::uint64_t left() noexcept override;
-  [[nodiscard]] bool counts_measured() const noexcept override { return kind_ == ledger_kind::job; }
-  void enter(std::uint64_t bytes) noexcept override;
-  void leave(std::uint64_t bytes) noexcept override;
+  [[nodiscard]] std::uint64_t left() noexcept;
+  /// Whether memory that can only be measured counts, as in a job. If so, call `enter` for new measured memory and
+  /// `leave` when it is freed; otherwise both do nothing.
+  [[nodiscard]] bool counts_measured() const noexcept { return kind_ == ledger_kind::job; }
+  void enter(std::uint64_t bytes) noexcept;
+  void leave(std::uint64_t bytes) noexcept;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] std::uint64_t limit() const noexcept { return limit_; }

@@ -2,12 +2,20 @@
 
 namespace gpumem {
 
-free_place best_fit::find(const heap& pool_heap, const placement_request& request) const noexcept {
-  const block_index found =
-      takes_lowest(request.bytes)
-          ? pool_heap.lowest_fit(request.segment_class, request.owner, request.bytes, request.alignment)
-          : pool_heap.best_fit(request.segment_class, request.owner, true, request.bytes, request.alignment);
-  return {found, found != no_block && takes_upper_end(pool_heap, request.bytes, request.alignment)};
+block_index best_fit::take(heap& pool_heap, const placement_request& request) const {
+  const auto [owner, segment_class, bytes, alignment, idle_apart] = request;
+  const bool lowest = bytes >= lowest_fit_bytes;
+  // Idle memory that joins the owner's own makes larger holes, which helps large requests most.
+  if (lowest && !idle_apart) pool_heap.absorb_idle(owner);
+  const block_index found = lowest ? pool_heap.lowest_fit(segment_class, owner, bytes, alignment)
+                                   : pool_heap.best_fit(segment_class, owner, true, bytes, alignment);
+  if (found == no_block) return no_block;
+  // At the upper end of their blocks, small requests share fewer pages with large ones.
+  const bool upper_end =
+      bytes < upper_end_bytes && alignment == 512 && pool_heap.totals().segment_bytes < upper_end_pool_bytes;
+  if (!upper_end) return pool_heap.carve(found, bytes, alignment);
+  const block& b = pool_heap.at(found);
+  return pool_heap.carve_at(found, b.begin + b.bytes - bytes, bytes, owner);
 }
 
 }  // namespace gpumem

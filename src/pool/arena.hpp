@@ -1,4 +1,5 @@
-// The arena: one heap, its policy, its budget and its stream order behind one lock.
+// The arena: the part of a pool that serves requests and takes frees under the lock. Only the pool's own files include
+// it.
 //
 // Composed of parts over one state (arena_state.hpp). The caller takes the lock, because threads' caches share it. The
 // arena never holds it across a driver call that can block: a thread that grows holds the growth ticket instead, and
@@ -8,59 +9,31 @@
 
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "arena_state.hpp"
 #include "context_order.hpp"
 #include "plan_executor.hpp"
-#include "pool_capture.hpp"
 
 namespace gpumem {
 
-class arena {
+class arena final : public cache_source {
  public:
-  /// `device` and `client` must outlive it. Takes nothing from the device yet.
-  arena(device& device, arena_config config, cache_client& client, std::unique_ptr<policy> policy);
+  /// `device` must outlive it. Takes nothing from the device yet.
+  arena(device& device, pool_config config, std::unique_ptr<policy> policy);
   /// Returns every segment to the device; no other call may be under way.
   ~arena();
   arena(const arena&) = delete;
   arena& operator=(const arena&) = delete;
 
-  // --- without the lock --------------------------------------------------------------------------------------
-  [[nodiscard]] arena_mutex& mutex() const noexcept { return mutex_; }
-  [[nodiscard]] const arena_config& config() const noexcept { return config_; }
-  /// Without the lock, use it only to get keys of streams.
-  [[nodiscard]] const stream_order& streams() const noexcept { return state_.streams; }
-  [[nodiscard]] budget& pool_budget() noexcept { return state_.pool_budget; }
-  [[nodiscard]] const budget& pool_budget() const noexcept { return state_.pool_budget; }
-  /// Frees ordered behind all work of the device. Callers use `owner`, `record` and `cover`.
-  [[nodiscard]] context_order& context_ordered_frees() noexcept { return context_order_; }
-  [[nodiscard]] const context_order& context_ordered_frees() const noexcept { return context_order_; }
+  arena_state state;
+  fence_calls fences;
+  context_order context_frees;
+  pager paging;
+  growth growing;
+  trimmer trimming;
+  oom_ladder ladder;
+  plan_executor planning;
 
-  // --- streams and captures; each takes the lock -------------------------------------------------------------
-  // Keys come from `streams().key_of` and are the same in every arena of one device.
-  status stream_release(std::uint64_t key);
-  /// Updates fences that are done. Called before an announced capture, during which no fence is queried.
-  void poll();
-  /// Begins a capture of the stream: `announced` before the capture begins on the device, `noticed` after that. From
-  /// then on no call begins that would invalidate the capture. Neither this nor `capture_elsewhere` waits for calls
-  /// under way.
-  result<pool_capture> capture_begin(stream_ref capture_stream, std::uint64_t key, capture_effect effect);
-  /// The same for a capture on a stream that is not this pool's.
-  pool_capture capture_elsewhere(capture_effect effect);
-  /// Waits, without a limit, for calls of other threads that would invalidate a capture that begins on the device
-  /// afterwards. `stream_key`: the capturing stream's key, if it is this pool's.
-  void wait_for_calls(capture_effect effect, std::optional<std::uint64_t> stream_key);
-  status graph_release(std::uint64_t graph);
-  /// Opens a region for the stream and returns its number; `graph_release` closes it.
-  std::uint64_t open_region(stream_ref stream, std::uint64_t key);
-  /// Makes `all` represent all work of the device (context_order.hpp). Called once, before the first request.
-  status stand_for_all_work(stream_ref all);
-  void on_out_of_memory(const oom_callback& callback);
-  /// Needs no lock.
-  [[nodiscard]] segment_observers& observers() noexcept { return state_.observers; }
-
-  // --- a request and a free ----------------------------------------------------------------------------------
   /// Takes the memory that the policy wants ahead of demand, once. Fails only with a driver error other than out of
   /// memory; later requests still try to grow.
   status open(arena_lock& lock) GPUMEM_UNDER_LOCK;
@@ -80,67 +53,48 @@ class arena {
   /// The program names `stream` in this call, so its handle is valid (`stream_order::fence_named`). May release the
   /// lock.
   void stream_named(arena_lock& lock, owner_id stream, std::uint64_t key, bool was_asked) GPUMEM_UNDER_LOCK;
-  /// Keeps the owner number assigned to its stream while a cache refers to it.
-  void ref_owner(owner_id owner) noexcept GPUMEM_UNDER_LOCK { ++state_.streams[owner].references; }
-  void unref_owner(owner_id owner) noexcept GPUMEM_UNDER_LOCK { --state_.streams[owner].references; }
   /// Frees a block that no other stream uses.
-  void free_block(block_index index, owner_id owner) noexcept GPUMEM_UNDER_LOCK;
-  /// Frees blocks behind a fence on all work of the device. Takes ownership of the fence.
-  void free_behind_fence(std::span<const block_index> blocks, fence batch_fence) noexcept GPUMEM_UNDER_LOCK;
-  /// Whether other streams use the block, so that its free must wait for them.
-  [[nodiscard]] bool has_uses(block_index index) const GPUMEM_UNDER_LOCK { return state_.uses.any(index); }
+  void free_block(block_index index, owner_id owner) noexcept GPUMEM_UNDER_LOCK override;
+  void free_behind_fence(std::span<const block_index> blocks, fence batch_fence) noexcept GPUMEM_UNDER_LOCK override;
+  /// Frees a block that other streams use, behind their work.
   void free_behind_uses(arena_lock& lock, block_index index, owner_id owner) GPUMEM_UNDER_LOCK;
   /// Makes room for a use of the live block by `stream` and returns the stream's owner number, or `idle_owner` if the
   /// stream owns the block. Throws like `stream_order::slot_of`, with nothing changed.
   [[nodiscard]] owner_id prepare_use(block_index index, stream_ref stream, std::uint64_t key) GPUMEM_UNDER_LOCK;
-  void add_use(block_index index, owner_id user) noexcept GPUMEM_UNDER_LOCK { state_.uses.add(index, user); }
 
-  // --- shortage of memory ------------------------------------------------------------------------------------
-  trim_result trim(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK { return trimmer_.trim(lock, bytes); }
-  /// Fills in why a request failed, except for the statistics.
-  void explain(const pending_request& request, oom_report* report) const GPUMEM_UNDER_LOCK;
-  /// Adds free and held memory from the device, the group and NVML, queried without the lock. May change the cause to
-  /// fragmentation. Requires the report's statistics.
-  void ask_device(arena_lock& lock, oom_report* report) const GPUMEM_UNDER_LOCK;
+  // --- refusals (refusals.cpp) -------------------------------------------------------------------------------
+  /// Refuses a request for which there is no memory, with a report if the host has memory for it. Releases the lock.
+  status refuse(arena_lock& lock, const request& request, const pending_request& pending,
+                oom_slot* refusal) GPUMEM_UNDER_LOCK;
+  /// Refuses the free of an address that the program does not hold: says why it is not a live block.
+  status refuse_free(address pointer, const pointer_map::lookup& seen) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] status freed_twice(address pointer) const;
+  [[nodiscard]] status not_in_live_block(address pointer) const;
 
-  // --- figures -----------------------------------------------------------------------------------------------
-  [[nodiscard]] const heap& blocks() const GPUMEM_UNDER_LOCK { return state_.blocks; }
-  /// The latest events of the slow path.
-  [[nodiscard]] const flight_record& flight() const noexcept GPUMEM_UNDER_LOCK { return state_.flight; }
-  /// Records a slow-path event.
-  void note(slow_event kind, std::uint64_t amount) noexcept GPUMEM_UNDER_LOCK { state_.note(kind, amount); }
-  /// Counters updated at each event; `figures` adds the rest.
-  [[nodiscard]] statistics& counts() GPUMEM_UNDER_LOCK { return state_.counts; }
-  /// The counters, and bytes and blocks by state; blocks that are out count as live.
+  // --- figures (pool_check.cpp); each requires that every cache is stopped ----------------------------------
+  /// The owner word of a block in the heap's records; by default that of a block nobody holds.
+  [[nodiscard]] owner_word held_as(block_index index) const noexcept GPUMEM_UNDER_LOCK;
+  /// The counters, and bytes and blocks by state.
   [[nodiscard]] statistics figures() const GPUMEM_UNDER_LOCK;
-  [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return state_.paged(); }
-  /// True if the block lies in a paged segment.
-  [[nodiscard]] bool mapped(block_index index) const GPUMEM_UNDER_LOCK;
-  /// All segments with their blocks; blocks that are out appear as live.
-  [[nodiscard]] std::vector<segment_view> segments() const GPUMEM_UNDER_LOCK;
   /// Checks that every byte is accounted for; `corrupt` names the broken invariant.
   [[nodiscard]] status check() const GPUMEM_UNDER_LOCK;
 
+  // --- what caches ask ---------------------------------------------------------------------------------------
+  void ref_owner(owner_id owner) noexcept GPUMEM_UNDER_LOCK override { ++state.streams[owner].references; }
+  void unref_owner(owner_id owner) noexcept GPUMEM_UNDER_LOCK override { --state.streams[owner].references; }
+  [[nodiscard]] std::uint64_t out_bytes() const noexcept GPUMEM_UNDER_LOCK override {
+    return state.blocks.totals().live_bytes;
+  }
+  [[nodiscard]] class_usage usage_of(unsigned segment_class) const noexcept GPUMEM_UNDER_LOCK override;
+
  private:
-  void wait_for_handle_calls(arena_lock& lock, owner_id stream, std::uint64_t key) GPUMEM_UNDER_LOCK;
-  friend class pool_capture;
-  void begin_effect(capture_effect effect) noexcept GPUMEM_UNDER_LOCK;
-  std::uint64_t capture_end(owner_id stream, capture_effect effect) noexcept;
   [[nodiscard]] block_index place_in_region(const pending_request& request) GPUMEM_UNDER_LOCK;
-  [[nodiscard]] block_view view_of(block_index index) const GPUMEM_UNDER_LOCK;
   [[nodiscard]] status check_references() const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] status check_blocks(const statistics& found) const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] status check_caches() const GPUMEM_UNDER_LOCK;
   [[nodiscard]] status broken(std::string_view message, std::uint64_t first_value, std::uint64_t second_value) const;
 
-  const arena_config config_;
-  mutable arena_mutex mutex_;
-  arena_state state_;
-  fence_calls fences_;
-  context_order context_order_;
-  pager pager_;
-  growth growth_;
-  trimmer trimmer_;
-  oom_ladder ladder_;
-  plan_executor plan_executor_;
+  const status no_report_;  // for a refused request if the host has no memory for a report
 };
 
 }  // namespace gpumem

@@ -4,20 +4,39 @@
 
 namespace gpumem {
 
-arena_state::arena_state(device& device, const arena_config& configuration, cache_client& client,
-                         std::unique_ptr<policy> policy, arena_mutex& guard)
-    : config{configuration},
-      mutex{guard},
+namespace {
+
+block_cache::options options_of(const pool_config& config) {
+  const std::uint64_t number = config.allocator_number | (config.history_events != 0 ? noted_hits : 0);
+  return {.enabled = config.thread_cache,
+          // A trace observes frees in order, so with one every free takes the lock.
+          .without_lock = !config.before_free,
+          .place = {config.before_free ? 0 : number, config.ordinal},
+          .history_events = config.history_events};
+}
+
+}  // namespace
+
+arena_state::arena_state(device& device, pool_config configuration, cache_source& source,
+                         std::unique_ptr<policy> policy)
+    : config{std::move(configuration)},
       own_device{device},
-      caches{client},
-      observers{configuration.ordinal},
-      pool_budget{configuration.limit_bytes, configuration.group},
-      pool_policy{std::move(policy), configuration.policy_name},
+      caches{device, source, options_of(config), [this](thread_cache& cache) { thread_ends(cache); }},
+      observers{config.ordinal},
+      pool_budget{config.limit_bytes, config.group},
+      pool_policy{std::move(policy), config.policy_name},
       blocks{pool_policy.segment_classes()},
-      streams{device, blocks, configuration.stream_ids},
-      uses{blocks, streams, configuration.name},
-      pages{blocks, device, configuration.name} {
+      streams{device, blocks, config.stream_ids},
+      uses{blocks, streams, config.name},
+      pages{blocks, device, config.name} {
   mutex.keep_for_holder(streams.context_event_permits());
+}
+
+void arena_state::thread_ends(thread_cache& cache) {
+  if (own_device.condition() == device_condition::forked) return;
+  const arena_lock lock{mutex};
+  ++counts.locks;
+  caches.end(cache, &counts.allocations, &counts.frees, &counts.requested_bytes);
 }
 
 pool_view arena_state::view() const {
@@ -32,16 +51,11 @@ pool_view arena_state::view() const {
 }
 
 block_index arena_state::search(const pending_request& request) {
-  // Merging idle memory into the stream's own makes larger holes, which helps large requests most.
-  if (fits.takes_lowest(request.bytes) && !streams.single()) blocks.absorb_idle(request.owner);
-  const free_place place = fits.find(blocks, {.owner = request.owner,
-                                              .segment_class = request.segment_class,
-                                              .bytes = request.bytes,
-                                              .alignment = request.alignment});
-  if (place.block == no_block) return no_block;
-  if (!place.upper_end) return blocks.carve(place.block, request.bytes, request.alignment);
-  const block& b = blocks.at(place.block);
-  return blocks.carve_at(place.block, b.begin + b.bytes - request.bytes, request.bytes, request.owner);
+  return fits.take(blocks, {.owner = request.owner,
+                            .segment_class = request.segment_class,
+                            .bytes = request.bytes,
+                            .alignment = request.alignment,
+                            .idle_apart = streams.single()});
 }
 
 bool arena_state::may_give_back(arena_lock& lock) const {

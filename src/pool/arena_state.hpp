@@ -5,62 +5,25 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "best_fit.hpp"
+#include "block_cache.hpp"
 #include "block_uses.hpp"
 #include "budget.hpp"
 #include "flight_record.hpp"
 #include "gpumem/request.hpp"
-#include "gpumem/settings.hpp"
 #include "gpumem/statistics.hpp"
 #include "guarded_policy.hpp"
 #include "heap.hpp"
 #include "page_manager.hpp"
+#include "pool_config.hpp"
 #include "segment_observers.hpp"
 #include "stream_holds.hpp"
 #include "stream_order.hpp"
 #include "unlocked_section.hpp"
 
 namespace gpumem {
-
-namespace plan {
-struct step_plan;
-}
-
-struct arena_config {
-  int ordinal = 0;  ///< logical
-  std::string name;
-  std::string policy_name;
-  std::uint64_t limit_bytes = 0;
-  std::uint64_t total_bytes = 0;
-  std::uint64_t free_at_start_bytes = 0;
-  stream_id_mode stream_ids = stream_id_mode::query;
-  stream_reuse reuse = stream_reuse::device;
-  std::shared_ptr<const plan::step_plan> plan;  ///< the plan to follow; may be null
-  std::shared_ptr<group_ledger> group;          ///< a second cap, shared with other processes; may be null
-  bool verbose = false;                         ///< GPUMEM_VERBOSE
-  /// The longest time that one request waits on the host (GPUMEM_FREE_WAIT). 0: waits for no work; UINT64_MAX: no
-  /// limit.
-  std::uint64_t free_wait_ns = 10'000'000'000;
-};
-
-/// The threads' caches above an arena, as the arena sees them. Called under the arena's lock.
-class cache_client {
- public:
-  /// Returns everything in the caches to the arena; false if they are empty.
-  virtual bool reclaim_all() = 0;
-  /// Returns the owner's blocks and ends its caches; those of every owner for `idle_owner`.
-  virtual void reclaim(owner_id only) = 0;
-  /// Tells the caches to keep less, because the arena has no free memory left.
-  virtual void pressure() noexcept = 0;
-  /// Bytes that the program holds, and their peak.
-  [[nodiscard]] virtual std::uint64_t live_bytes() const noexcept = 0;
-  [[nodiscard]] virtual std::uint64_t peak_live_bytes() const noexcept = 0;
-
- protected:
-  ~cache_client() = default;
-};
 
 /// A pending request: its requirements, and the refusals so far.
 struct pending_request {
@@ -113,13 +76,13 @@ struct calls_in_flight {
 };
 
 struct arena_state {
-  arena_state(device& device, const arena_config& configuration, cache_client& client, std::unique_ptr<policy> policy,
-              arena_mutex& guard);
+  /// `device` and `source`, which serves the caches, must outlive it.
+  arena_state(device& device, pool_config configuration, cache_source& source, std::unique_ptr<policy> policy);
 
-  const arena_config& config;
-  arena_mutex& mutex;
+  const pool_config config;
+  mutable arena_mutex mutex;
   device& own_device;
-  cache_client& caches;
+  block_cache caches;           ///< threads' caches; for the heap their blocks are out, like the program's
   segment_observers observers;  ///< called without the lock
   budget pool_budget;
   guarded_policy pool_policy GPUMEM_GUARDED_BY(under_arena_lock);
@@ -131,12 +94,18 @@ struct arena_state {
   best_fit fits GPUMEM_GUARDED_BY(under_arena_lock);
   growth_gate gate GPUMEM_GUARDED_BY(under_arena_lock);
   calls_in_flight calls GPUMEM_GUARDED_BY(under_arena_lock);
+  std::vector<oom_callback> callbacks GPUMEM_GUARDED_BY(under_arena_lock);  ///< called before a request is refused
   /// Bytes of segments that left the heap and that the driver has not taken back yet, or refused to take.
   std::uint64_t in_transit_bytes GPUMEM_GUARDED_BY(under_arena_lock) = 0;
   /// Counters; `arena::figures` fills in the bytes.
   statistics counts GPUMEM_GUARDED_BY(under_arena_lock);
   flight_record flight GPUMEM_GUARDED_BY(under_arena_lock);
 
+  /// Sets the policy's rules for pages; none: the pool takes segments.
+  void set_rules(const page_rules& own) noexcept GPUMEM_UNDER_LOCK {
+    rules = own;
+    fits = {own.lowest_fit_bytes, own.upper_end_bytes, own.upper_end_pool_bytes};
+  }
   /// True if memory is taken page by page.
   [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return rules.range_bytes != 0; }
   [[nodiscard]] pool_view view() const GPUMEM_UNDER_LOCK;
@@ -160,6 +129,9 @@ struct arena_state {
   }
   /// Counts `bytes` that the pool has just taken; the budget includes them already.
   void count_taken(std::uint64_t bytes) noexcept GPUMEM_UNDER_LOCK;
+
+  /// The thread of `cache` ends, and leaves its blocks and figures to the pool. Takes the lock.
+  void thread_ends(thread_cache& cache);
 
   /// Makes room for one segment's records, then makes the driver call without the lock. Other threads leave that room
   /// alone.

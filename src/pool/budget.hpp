@@ -17,7 +17,7 @@ namespace gpumem {
 
 class budget {
  public:
-  explicit budget(std::uint64_t limit_bytes, std::shared_ptr<shared_budget> group = nullptr) noexcept
+  explicit budget(std::uint64_t limit_bytes, std::shared_ptr<group_ledger> group = nullptr) noexcept
       : limit_{limit_bytes}, group_{std::move(group)} {}
   /// Returns the pool's remaining bytes to its group.
   ~budget() {
@@ -58,7 +58,7 @@ class budget {
  private:
   std::atomic<std::uint64_t> limit_;
   std::atomic<std::uint64_t> reserved_{0};
-  const std::shared_ptr<shared_budget> group_;
+  const std::shared_ptr<group_ledger> group_;
 };
 
 /// Returns freshly reserved bytes when it ends, unless `keep` was called.

@@ -39,6 +39,14 @@ bool context_order::cover(arena_lock& lock) {
   return true;
 }
 
+void context_order::freed(arena_lock& lock, std::uint64_t bytes) {
+  unfenced_bytes_ += bytes;
+  if (++unfenced_frees_ < deferred_frees::frees_a_fence && unfenced_bytes_ < deferred_frees::bytes_a_fence) return;
+  if (!cover(lock)) return;
+  unfenced_frees_ = 0;
+  unfenced_bytes_ = 0;
+}
+
 void context_order::wait_for_records(arena_lock& lock) const {
   state_.calls.context_records.wait_for_none(lock);
   const unlocked_section waits{lock};

@@ -28,6 +28,9 @@ class context_order {
   /// Reserves and records a fence behind the blocks freed under the lock; false if none can be recorded now.
   bool cover(arena_lock& lock) GPUMEM_UNDER_LOCK;
 
+  /// Counts a free that was made in context order under the lock. Records a fence behind as many as make a batch.
+  void freed(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
+
   /// A capture begins: `record` returns none until `allow`.
   void forbid() noexcept { records_.close(); }
   /// Waits until no other thread is recording an event on the context.
@@ -40,6 +43,8 @@ class context_order {
   fence_calls& fences_;
   owner_id owner_ = idle_owner;
   record_gate records_;
+  std::uint32_t unfenced_frees_ GPUMEM_GUARDED_BY(under_arena_lock) = 0;  // under the lock, since the last fence
+  std::uint64_t unfenced_bytes_ GPUMEM_GUARDED_BY(under_arena_lock) = 0;  // their bytes
 };
 
 }  // namespace gpumem

@@ -102,9 +102,13 @@ void name_and_sort(std::vector<memory_holder>& holders) {
   std::ranges::stable_sort(holders, std::greater{}, &memory_holder::bytes);
 }
 
-}  // namespace
+struct diagnosis {
+  oom_cause cause = oom_cause::none;
+  std::string pending_on{};         ///< for `pending_work`: the stream, graph or driver call that the memory waits for
+  std::uint64_t pending_bytes = 0;  ///< bytes that wait for it
+};
 
-oom_diagnosis diagnose(const arena_state& state, const pending_request& request) {
+diagnosis diagnose(const arena_state& state, const pending_request& request) GPUMEM_UNDER_LOCK {
   if (!request.driver_error.ok()) return {.cause = oom_cause::driver_error};
   if (const pending_run run = find_pending_run(state, request); run.bytes != 0) {
     return {oom_cause::pending_work, name_of(state, run.waits_for), run.pending_bytes};
@@ -124,6 +128,7 @@ oom_diagnosis diagnose(const arena_state& state, const pending_request& request)
   return {.cause = request.device_refused || unlimited ? oom_cause::device_full : oom_cause::limit};
 }
 
+/// Whether pool and device together had enough memory for the report's request, though neither had it alone.
 bool is_fragmented(const oom_report& report) noexcept {
   if (report.cause != oom_cause::limit && report.cause != oom_cause::device_full) return false;
   const statistics& pool = report.pool_statistics;
@@ -133,6 +138,18 @@ bool is_fragmented(const oom_report& report) noexcept {
   const std::uint64_t inside = pool.cached_bytes + pool.fenced_bytes + pool.idle_bytes;
   return outside < report.rounded_bytes && inside + outside >= report.rounded_bytes;
 }
+
+/// The group's members, largest first.
+std::vector<memory_holder> members_of(group_ledger& group) {
+  std::vector<memory_holder> holders;
+  for (const group_ledger::member& each : group.members()) {
+    holders.push_back({static_cast<std::uint32_t>(each.pid), each.bytes, {}});
+  }
+  name_and_sort(holders);
+  return holders;
+}
+
+}  // namespace
 
 std::vector<memory_holder> other_holders(const device_info& card) {
   std::vector<memory_holder> holders;
@@ -145,13 +162,31 @@ std::vector<memory_holder> other_holders(const device_info& card) {
   return holders;
 }
 
-std::vector<memory_holder> members_of(group_ledger& group) {
-  std::vector<memory_holder> holders;
-  for (const group_ledger::member& each : group.members()) {
-    holders.push_back({static_cast<std::uint32_t>(each.pid), each.bytes, {}});
+void explain(const arena_state& state, const pending_request& request, oom_report* report) {
+  diagnosis found = diagnose(state, request);
+  report->cause = found.cause;
+  report->pending_on = std::move(found.pending_on);
+  report->pending_bytes = found.pending_bytes;
+  report->rounded_bytes = request.bytes;
+  report->driver_message = request.driver_error.message();
+}
+
+void ask_device(const arena_state& state, arena_lock& lock, oom_report* report) {
+  const unlocked_section waits{lock};
+  const std::shared_ptr<group_ledger>& group = state.config.group;
+  // A job with no other process adds nothing: this process's own limit says the same.
+  if (group && (!group->counts_measured() || group->held_by_others() != 0)) {
+    report->group_is_job = group->counts_measured();
+    report->group = group->name();
+    report->group_limit_bytes = group->limit();
+    report->group_held_bytes = group->held();
   }
-  name_and_sort(holders);
-  return holders;
+  const result<memory_info> m = state.own_device.memory();
+  report->device_total_bytes = m.ok() ? m->total_bytes : state.config.total_bytes;
+  if (m.ok()) report->device_free_bytes = m->free_bytes;
+  if (is_fragmented(*report)) report->cause = oom_cause::fragmentation;
+  if (report->cause == oom_cause::device_full) report->holders = other_holders(state.own_device.info());
+  if (report->cause == oom_cause::limit && group) report->holders = members_of(*group);
 }
 
 }  // namespace gpumem

@@ -5,21 +5,14 @@
 
 namespace gpumem {
 
-struct oom_diagnosis {
-  oom_cause cause = oom_cause::none;
-  std::string pending_on{};         ///< for `pending_work`: the stream, graph or driver call that the memory waits for
-  std::uint64_t pending_bytes = 0;  ///< bytes that wait for it
-};
-
-/// Uses only the pool's own data. Without the device's free memory it misses some fragmentation (`is_fragmented`).
-[[nodiscard]] oom_diagnosis diagnose(const arena_state& state, const pending_request& request) GPUMEM_UNDER_LOCK;
-
-/// Whether pool and device together had enough memory for the report's request, though neither had it alone.
-[[nodiscard]] bool is_fragmented(const oom_report& report) noexcept;
+/// Fills in the cause of a refused request, from the pool's own data. Without the device's free memory it misses some
+/// fragmentation (`ask_device`).
+void explain(const arena_state& state, const pending_request& request, oom_report* report) GPUMEM_UNDER_LOCK;
+/// Adds free and held memory from the device, the group and NVML, queried without the lock. May change the cause to
+/// fragmentation. Requires the report's statistics.
+void ask_device(const arena_state& state, arena_lock& lock, oom_report* report) GPUMEM_UNDER_LOCK;
 
 /// The other processes that hold memory of the card, from NVML, largest first.
 [[nodiscard]] std::vector<memory_holder> other_holders(const device_info& card);
-/// The group's members, largest first.
-[[nodiscard]] std::vector<memory_holder> members_of(group_ledger& group);
 
 }  // namespace gpumem

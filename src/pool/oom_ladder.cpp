@@ -258,8 +258,8 @@ step_result oom_ladder::return_and_grow(arena_lock& lock, pending_request& reque
 }
 
 bool oom_ladder::ask_callbacks(arena_lock& lock, std::uint64_t bytes) {
-  if (callbacks_.empty()) return false;
-  const std::vector<oom_callback> callbacks = callbacks_;
+  if (state_.callbacks.empty()) return false;
+  const std::vector<oom_callback> callbacks = state_.callbacks;
   state_.note(slow_event::callbacks_asked, bytes);
   const unlocked_section waits{lock};
   bool again = false;

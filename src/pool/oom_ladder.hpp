@@ -14,8 +14,6 @@
 // An announced capture skips steps 4, 6 and 7 and all waits for fences; any on this device skips step 8.
 #pragma once
 
-#include <vector>
-
 #include "growth.hpp"
 #include "trimmer.hpp"
 
@@ -28,7 +26,6 @@ class oom_ladder {
 
   /// Returns a live block, or `no_block`; `diagnose` (oom_diagnosis.hpp) then says why.
   block_index climb(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
-  void add_callback(const oom_callback& callback) { callbacks_.push_back(callback); }
 
  private:
   step_result look(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
@@ -50,7 +47,6 @@ class oom_ladder {
   fence_calls& fences_;
   growth& growth_;
   trimmer& trimmer_;
-  std::vector<oom_callback> callbacks_;
 };
 
 }  // namespace gpumem

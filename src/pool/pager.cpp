@@ -38,8 +38,7 @@ bool pager::add_range(arena_lock& lock, pending_request& request) {
     const bool refused = range.code() == errc::out_of_memory;
     if (!refused || bytes == shortest) {
       if (or_segments && range.code() != errc::host_failure) {  // not paged from now on
-        state_.rules = {};
-        state_.fits = best_fit{state_.rules};
+        state_.set_rules({});
         log_if_possible([&] {
           return fmt::format("pool {} ({}): takes segments, no region of addresses could be reserved: {}",
                              state_.config.name, state_.config.policy_name, range.why().message());

@@ -1,82 +1,234 @@
-// Statistics and invariant checks of a pool.
+// Statistics, views and invariant checks of a pool.
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "arena.hpp"
 #include "log.hpp"
 #include "pool.hpp"
 
 namespace gpumem {
+namespace {
 
-// The owner word of a block in the heap's records; by default that of a block nobody holds.
-owner_word pool::held_as(block_index index) const noexcept {
-  if (index == no_block || arena_.blocks().at(index).state != block_state::live) return {};
-  return cache_.pointers().find(arena_.blocks().at(index).begin).word();
+block_view::state state_of(const block& block, const owner_word& held) noexcept {
+  using state = block_view::state;
+  switch (block.state) {
+    case block_state::live:
+      return held.held_by() == holder::program ? state::live : state::cached;
+    case block_state::free:
+      return block.owner == idle_owner ? state::idle : state::cached;
+    case block_state::fenced:
+      return state::fenced;
+    case block_state::leaked:
+      return state::leaked;
+    default:
+      return state::unbacked;
+  }
 }
 
-status pool::not_in_live_block(address pointer) const {
-  return {errc::unknown_pointer, fmt::format("{:#x} is not in a live block of pool {}", pointer, config_.name)};
+block_view view_of(const arena& pool_arena, block_index index) GPUMEM_UNDER_LOCK {
+  const block& b = pool_arena.state.blocks.at(index);
+  const owner_word held = pool_arena.held_as(index);
+  block_view view{.begin = b.begin, .bytes = b.bytes, .is = state_of(b, held)};
+  if (view.is == block_view::state::live) view.requested_bytes = b.bytes - held.slack_bytes();
+  if (b.owner != idle_owner) {
+    const stream_slot& slot = pool_arena.state.streams[b.owner];
+    view.stream = slot.stream;
+    if (slot.is_graph && !slot.ended) view.region = slot.key;
+  }
+  return view;
+}
+
+/// Calls `each(index)` for every block.
+template <typename Call>
+void for_each_block(const heap& blocks, const Call& each) GPUMEM_UNDER_LOCK {
+  for (const heap_segment& segment : blocks.segments()) {
+    if (segment.bytes == 0) continue;
+    for (block_index i = segment.first; i != no_block; i = blocks.at(i).next) each(i);
+  }
+}
+
+}  // namespace
+
+owner_word arena::held_as(block_index index) const noexcept {
+  if (index == no_block || state.blocks.at(index).state != block_state::live) return {};
+  return state.caches.pointers().find(state.blocks.at(index).begin).word();
+}
+
+statistics arena::figures() const {
+  statistics s = state.counts;
+  const heap_totals& t = state.blocks.totals();
+  const block_cache::sums cached = state.caches.add_up();
+  const std::uint64_t in_transit_bytes = state.in_transit_bytes + state.pages.in_transit_bytes();
+  s.allocations += cached.allocations;
+  s.frees += cached.frees;
+  s.requested_bytes += cached.requested_bytes;
+  s.peak_live_bytes = cached.peak_live_bytes;
+  s.reserved_bytes = t.segment_bytes + in_transit_bytes;
+  s.live_bytes = t.live_bytes - cached.held_bytes;
+  s.thread_cached_bytes = cached.held_bytes;
+  s.cached_bytes = t.cached_bytes;
+  s.fenced_bytes = t.fenced_bytes;
+  s.idle_bytes = t.idle_bytes;
+  s.leaked_bytes = t.leaked_bytes + in_transit_bytes;
+  s.limit_bytes = state.pool_budget.limit();
+  s.largest_free_bytes = state.blocks.largest_free();
+  for (const block_index i : state.uses.waiting())
+    s.largest_free_bytes = std::max(s.largest_free_bytes, state.blocks.at(i).bytes);
+  s.metadata_bytes += state.blocks.metadata_bytes() + state.streams.metadata_bytes() + state.uses.metadata_bytes() +
+                      state.pages.map().metadata_bytes() + planning.metadata_bytes() + cached.metadata_bytes;
+  s.live_blocks = t.live_blocks - cached.held_blocks;
+  s.free_blocks = t.free_blocks + state.uses.waiting().size();
+  for (const heap_segment& each : state.blocks.segments()) {
+    if (each.bytes == 0) continue;
+    const block& first = state.blocks.at(each.first);
+    const bool only_addresses = first.state == block_state::unbacked && first.bytes == each.bytes;
+    s.segments += only_addresses ? 0U : 1U;
+  }
+  s.streams = state.streams.in_use();
+  s.fences = state.streams.fences_recorded();
+  return s;
+}
+
+status arena::broken(std::string_view message, std::uint64_t first_value, std::uint64_t second_value) const {
+  return {errc::corrupt, fmt::format("pool {}: {}: {} and {}", state.config.name, message, first_value, second_value)};
+}
+
+status arena::check() const {
+  if (status ok = state.blocks.validate(); !ok) return ok;
+  const statistics s = figures();
+  const std::uint64_t sum =
+      s.live_bytes + s.thread_cached_bytes + s.cached_bytes + s.fenced_bytes + s.idle_bytes + s.leaked_bytes;
+  if (sum != s.reserved_bytes) return broken("reserved bytes and the sum of the states differ", s.reserved_bytes, sum);
+  // A growing thread has reserved bytes that the heap does not have yet.
+  const std::uint64_t held = state.pool_budget.reserved();
+  if (state.gate.taken() ? held < s.reserved_bytes : held != s.reserved_bytes) {
+    return broken("budget and reserved bytes differ", held, s.reserved_bytes);
+  }
+  if (state.paged()) {
+    if (status ok = state.pages.check(); !ok) return ok;
+  }
+  if (status ok = check_references(); !ok) return ok;
+  if (status ok = check_blocks(s); !ok) return ok;
+  return check_caches();
+}
+
+// Each live or fenced block holds a reference to the slot of its owner and of each of its users.
+status arena::check_references() const {
+  std::vector<std::uint32_t> references(state.streams.end());
+  for_each_block(state.blocks, [&](block_index index) GPUMEM_UNDER_LOCK {
+    const block& b = state.blocks.at(index);
+    if (b.state != block_state::live && b.state != block_state::fenced) return;
+    ++references[b.owner];
+    state.uses.count_references(index, &references);
+  });
+  for (owner_id owner = 1; owner < state.streams.end(); ++owner) {
+    const stream_slot& slot = state.streams[owner];
+    if (!slot.in_use && references[owner] != 0)
+      return broken("blocks of a stream that is forgotten", owner, references[owner]);
+    if (slot.in_use && slot.references < references[owner]) {
+      return broken("a stream with fewer references than blocks", slot.references, references[owner]);
+    }
+  }
+  return {};
+}
+
+// Checks that every block that is out is found by its address, in the state of its owner word.
+status arena::check_blocks(const statistics& found) const {
+  const pointer_map& pointers = state.caches.pointers();
+  if (pointers.size() != state.blocks.totals().live_blocks) {
+    return broken("pointer slots and blocks out of the heap differ", pointers.size(),
+                  state.blocks.totals().live_blocks);
+  }
+  if (found.requested_bytes > found.live_bytes)
+    return broken("more requested than live", found.requested_bytes, found.live_bytes);
+  std::uint64_t requested = 0;
+  std::uint64_t cached = 0;
+  status first;
+  for_each_block(state.blocks, [&](block_index index) GPUMEM_UNDER_LOCK {
+    const block& b = state.blocks.at(index);
+    if (b.state != block_state::live || !first.ok()) return;
+    const pointer_map::lookup seen = pointers.find(b.begin);
+    const owner_word held = seen.word();
+    const bool sized = held.plainly_live() || held.held_by() == holder::cache;
+    if (held.held_by() == holder::nobody || pointers.block_of(seen.index) != index)
+      first = broken("a live block that its address does not find", b.begin, index);
+    else if (sized && held.bytes() != b.bytes)
+      first = broken("a live block and its owner word differ", b.bytes, held.bits());
+    else if (held.held_by() == holder::program)
+      requested += b.bytes - held.slack_bytes();
+    else
+      cached += b.bytes;
+  });
+  if (!first.ok()) return first;
+  if (requested != found.requested_bytes)
+    return broken("requested bytes and their sum", found.requested_bytes, requested);
+  if (cached != found.thread_cached_bytes)
+    return broken("cached bytes and their sum", found.thread_cached_bytes, cached);
+  return {};
+}
+
+// Checks that every block in a bin or the depot is held by a cache, with the bin's size and the stream's owner.
+status arena::check_caches() const {
+  status first;
+  state.caches.for_each_held([&](slot_index held, std::uint32_t units, owner_id owner) GPUMEM_UNDER_LOCK {
+    const owner_word word = state.caches.pointers()[held].read();
+    const block& b = state.blocks.at(state.caches.pointers().block_of(held));
+    const bool is_right = word.held_by() == holder::cache && word.units() == units && word.owner() == owner;
+    if (!first.ok() || (is_right && b.owner == owner)) return;
+    first = {errc::corrupt,
+             fmt::format("pool {}: a cache holds {:#x}, which is not its own: owner word {:#x}, owner {}",
+                         state.config.name, b.begin, word.bits(), owner)};
+  });
+  return first;
 }
 
 void pool::count_misuse() {
-  const arena_lock lock{arena_.mutex()};
-  ++arena_.counts().misuses;
+  const arena_lock lock{state_.mutex};
+  ++state_.counts.misuses;
 }
 
 bool pool::contains(address pointer) const {
-  const arena_lock lock{arena_.mutex()};
-  return arena_.blocks().containing(pointer) != no_block;
+  const arena_lock lock{state_.mutex};
+  return state_.blocks.containing(pointer) != no_block;
 }
 
 result<block_info> pool::describe(address pointer) const {
-  const arena_lock lock{arena_.mutex()};
-  const block_index i = arena_.blocks().containing(pointer);
-  const owner_word held = held_as(i);
-  if (held.held_by() != holder::program) return not_in_live_block(pointer);
-  const block& b = arena_.blocks().at(i);
-  const heap_segment& s = arena_.blocks().segments()[b.segment];
+  const arena_lock lock{state_.mutex};
+  const block_index i = state_.blocks.containing(pointer);
+  const owner_word held = arena_->held_as(i);
+  if (held.held_by() != holder::program) return arena_->not_in_live_block(pointer);
+  const block& b = state_.blocks.at(i);
+  const heap_segment& s = state_.blocks.segments()[b.segment];
   return block_info{.begin = b.begin,
                     .bytes = b.bytes,
                     .requested_bytes = b.bytes - held.slack_bytes(),
                     .segment_begin = s.begin,
                     .segment_bytes = s.bytes,
-                    .device = config_.ordinal,
-                    .mapped = arena_.mapped(i)};
+                    .device = state_.config.ordinal,
+                    .mapped = s.paged};
 }
 
-statistics pool::stats() {
-  const arena_lock lock{arena_.mutex()};
-  const auto stopped = cache_.stop();
-  return stats_of_stopped();
-}
-
-// Requires that every cache is stopped.
-statistics pool::stats_of_stopped() const {
-  statistics s = arena_.figures();
-  const block_cache::sums cached = cache_.add_up();
-  s.thread_cached_bytes = cached.held_bytes;
-  s.allocations += cached.allocations;
-  s.frees += cached.frees;
-  s.requested_bytes += cached.requested_bytes;
-  s.live_bytes -= cached.held_bytes;
-  s.peak_live_bytes = cached.peak_live_bytes;
-  s.metadata_bytes += cached.metadata_bytes;
-  s.live_blocks -= cached.held_blocks;
-  return s;
+statistics pool::stats() const {
+  const arena_lock lock{state_.mutex};
+  const auto stopped = state_.caches.stop();
+  return arena_->figures();
 }
 
 std::vector<segment_view> pool::segments() const {
-  const arena_lock lock{arena_.mutex()};
-  const auto stopped = cache_.stop();
-  std::vector<segment_view> views = arena_.segments();
-  for (segment_view& segment : views) {
-    for (block_view& b : segment.blocks) {
-      if (b.is != block_view::state::live) continue;
-      const owner_word held = cache_.pointers().find(b.begin).word();
-      if (held.held_by() == holder::program)
-        b.requested_bytes = b.bytes - held.slack_bytes();
-      else
-        b.is = block_view::state::cached;
-    }
+  const arena_lock lock{state_.mutex};
+  const auto stopped = state_.caches.stop();
+  std::vector<segment_view> views;
+  for (const heap_segment& segment : state_.blocks.segments()) {
+    if (segment.bytes == 0) continue;
+    segment_view& view = views.emplace_back();
+    view.begin = segment.begin;
+    view.bytes = segment.bytes;
+    view.paged = segment.paged;
+    for (block_index i = segment.first; i != no_block; i = state_.blocks.at(i).next)
+      view.blocks.push_back(view_of(*arena_, i));
   }
+  std::ranges::sort(views, {}, &segment_view::begin);
   return views;
 }
 
@@ -84,94 +236,37 @@ pool_history pool::history() const {
   pool_history dump;
   std::vector<history_block> live_now;
   {
-    const arena_lock lock{arena_.mutex()};
-    const auto stopped = cache_.stop();
-    dump.noted = cache_.history().noted();
-    dump.events = cache_.history().latest();
-    for (const heap_segment& segment : arena_.blocks().segments()) {
-      if (segment.bytes == 0) continue;
-      for (block_index i = segment.first; i != no_block; i = arena_.blocks().at(i).next) {
-        const owner_word held = held_as(i);
-        if (held.held_by() != holder::program) continue;
-        const block& b = arena_.blocks().at(i);
-        live_now.push_back({b.begin, b.bytes - held.slack_bytes(), arena_.streams()[b.owner].stream});
-      }
-    }
+    const arena_lock lock{state_.mutex};
+    const auto stopped = state_.caches.stop();
+    dump.noted = state_.caches.history().noted();
+    dump.events = state_.caches.history().latest();
+    for_each_block(state_.blocks, [&](block_index index) GPUMEM_UNDER_LOCK {
+      const owner_word held = arena_->held_as(index);
+      if (held.held_by() != holder::program) return;
+      const block& b = state_.blocks.at(index);
+      live_now.push_back({b.begin, b.bytes - held.slack_bytes(), state_.streams[b.owner].stream});
+    });
   }
   dump.live_before = live_before(dump.events, std::move(live_now));
   return dump;
 }
 
+std::uint64_t pool::noted_events() const noexcept { return state_.caches.history().noted(); }
+
 std::vector<flight_event> pool::flight() const {
-  const arena_lock lock{arena_.mutex()};
-  return arena_.flight().latest();
+  const arena_lock lock{state_.mutex};
+  return state_.flight.latest();
 }
 
 void pool::reset_peak_reserved() {
-  const arena_lock lock{arena_.mutex()};
-  arena_.counts().peak_reserved_bytes = arena_.pool_budget().reserved();
+  const arena_lock lock{state_.mutex};
+  state_.counts.peak_reserved_bytes = state_.pool_budget.reserved();
 }
 
 status pool::check() const {
-  const arena_lock lock{arena_.mutex()};
-  const auto stopped = cache_.stop();
-  if (status ok = arena_.check(); !ok) return ok;
-  if (status ok = check_blocks(stats_of_stopped()); !ok) return ok;
-  return check_caches();
-}
-
-// Checks that every block that is out is found by its address, in the state of its owner word.
-status pool::check_blocks(const statistics& figures) const {
-  const auto broken = [this](std::string_view message, std::uint64_t first_value, std::uint64_t second_value) {
-    return status{errc::corrupt,
-                  fmt::format("pool {}: {}: {} and {}", config_.name, message, first_value, second_value)};
-  };
-  const heap& blocks = arena_.blocks();
-  const pointer_map& pointers = cache_.pointers();
-  if (pointers.size() != blocks.totals().live_blocks)
-    return broken("pointer slots and blocks out of the heap differ", pointers.size(), blocks.totals().live_blocks);
-  if (figures.requested_bytes > figures.live_bytes)
-    return broken("more requested than live", figures.requested_bytes, figures.live_bytes);
-  std::uint64_t requested = 0;
-  std::uint64_t cached = 0;
-  for (const heap_segment& segment : blocks.segments()) {
-    if (segment.bytes == 0) continue;
-    for (block_index i = segment.first; i != no_block; i = blocks.at(i).next) {
-      const block& b = blocks.at(i);
-      if (b.state != block_state::live) continue;
-      const pointer_map::lookup seen = pointers.find(b.begin);
-      const owner_word held = seen.word();
-      if (held.held_by() == holder::nobody || pointers.block_of(seen.index) != i)
-        return broken("a live block that its address does not find", b.begin, i);
-      const bool sized = held.plainly_live() || held.held_by() == holder::cache;
-      if (sized && held.bytes() != b.bytes)
-        return broken("a live block and its owner word differ", b.bytes, held.bits());
-      if (held.held_by() == holder::program)
-        requested += b.bytes - held.slack_bytes();
-      else
-        cached += b.bytes;
-    }
-  }
-  if (requested != figures.requested_bytes)
-    return broken("requested bytes and their sum", figures.requested_bytes, requested);
-  if (cached != figures.thread_cached_bytes)
-    return broken("cached bytes and their sum", figures.thread_cached_bytes, cached);
-  return {};
-}
-
-// Checks that every block in a bin or the depot is held by a cache, with the bin's size and the stream's owner.
-status pool::check_caches() const {
-  status first;
-  cache_.for_each_held([&](slot_index held, std::uint32_t units, owner_id owner) GPUMEM_UNDER_LOCK {
-    const owner_word w = cache_.pointers()[held].read();
-    const block& b = arena_.blocks().at(cache_.pointers().block_of(held));
-    if (!first.ok() || (w.held_by() == holder::cache && w.units() == units && w.owner() == owner && b.owner == owner))
-      return;
-    first = {errc::corrupt,
-             fmt::format("pool {}: a cache holds {:#x}, which is not its own: owner word {:#x}, owner {}", config_.name,
-                         b.begin, w.bits(), owner)};
-  });
-  return first;
+  const arena_lock lock{state_.mutex};
+  const auto stopped = state_.caches.stop();
+  return arena_->check();
 }
 
 std::string limit_result::to_string() const {

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "capture_effect.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/settings.hpp"
 #include "heap.hpp"
@@ -58,13 +59,6 @@ struct stream_slot {
   std::vector<pending> fences;           ///< oldest first
   std::unordered_map<owner_id, std::uint64_t>
       waited;  ///< by slot: the epoch up to which this stream is ordered behind it
-};
-
-/// The calls that a pool must not make while a capture is under way.
-enum class capture_effect : std::uint8_t {
-  announced,  ///< the program says when it ends: no event on the context; no fence is queried or waited for
-  noticed,    ///< gpumem may see its end late: no event on the context; other streams' fences go on
-  foreign,    ///< on another device: no event on that device's contexts
 };
 
 class stream_order {

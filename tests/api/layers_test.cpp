@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <map>
+#include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "tree.hpp"
@@ -122,6 +124,57 @@ std::vector<std::string> layers() {
 
 INSTANTIATE_TEST_SUITE_P(every, layer, testing::ValuesIn(layers()),
                          [](const auto& instance) { return instance.param; });
+
+/// Headers of the pool's room that the front may include; what they hold is the pool's interface.
+const std::set<std::string> pool_for_front{"flight_record.hpp", "latest_hit.hpp", "pool.hpp", "pool_config.hpp",
+                                           "pool_streams.hpp"};
+
+TEST(front, includes_only_the_interface_of_the_pool) {
+  const auto owner = owners();
+  for (const fs::path& file : tree::files("src/front", sources)) {
+    for (const tree::include_line& line : tree::includes(file)) {
+      const auto found = owner.find(line.included);
+      if (found == owner.end() || found->second != "pool") continue;
+      EXPECT_TRUE(pool_for_front.contains(line.included))
+          << file << ":" << line.number << " includes " << line.included;
+    }
+  }
+}
+
+/// Types that a room's headers define at namespace scope.
+std::set<std::string> types_of(const std::string& room, const std::set<std::string>& without_headers) {
+  const std::regex definition{R"(^(?:class|struct|enum class)\s+(?:\w+\([^)]*\)\s+)?(\w+)[^;()]*\{)"};
+  std::set<std::string> types;
+  for (const fs::path& file : tree::files(folder_of_layer.at(room), {".hpp"})) {
+    if (without_headers.contains(file.filename())) continue;
+    std::istringstream text{tree::text(file)};
+    std::smatch found;
+    for (std::string line; std::getline(text, line);) {
+      if (std::regex_search(line, found, definition)) types.insert(found[1]);
+    }
+  }
+  return types;
+}
+
+/// The front holds pools and calls them. What lies below, and the pool's own parts, are not its business.
+TEST(front, names_no_type_of_the_rooms_below_the_pool) {
+  std::set<std::string> hidden;
+  // Plain values that the pool's functions take and return.
+  const std::set<std::string> values{"capture_effect.hpp", "event_history.hpp"};
+  for (const char* room : {"heap", "streams", "paging", "cache"}) hidden.merge(types_of(room, values));
+  hidden.merge(types_of("pool", pool_for_front));
+  ASSERT_GT(hidden.size(), 30U);
+  ASSERT_TRUE(hidden.contains("arena") && hidden.contains("stream_order") && hidden.contains("block_cache"));
+  const std::regex not_code{"//[^\\n]*|\"[^\"\\n]*\""};
+  // A name before a reference, a scope, an argument list or another name; not a member's.
+  const std::regex word{R"((\.|->)?\b[A-Za-z_]\w*(?=\s*(?:[&*<>{]|::)|\s+[A-Za-z_]))"};
+  for (const fs::path& file : tree::files("src/front", sources)) {
+    const std::string code = std::regex_replace(tree::text(file), not_code, "");
+    for (auto at = std::sregex_iterator{code.begin(), code.end(), word}; at != std::sregex_iterator{}; ++at) {
+      EXPECT_FALSE(hidden.contains(at->str())) << file << " names " << at->str();
+    }
+  }
+}
 
 TEST(public_headers, include_only_what_stands_below_them) {
   for (const fs::path& file : tree::files("include/gpumem", sources)) {

@@ -1,7 +1,5 @@
 /// Frees that are ordered behind all work of the device (a preloaded cudaFree) and take no lock. No request gets the
 /// block before all this work is done, and none waits for later work.
-#include "behind_all_work.hpp"
-
 #include <random>
 
 #include "cached.hpp"
@@ -23,19 +21,19 @@ class BehindAllWork : public cached_program {
     ASSERT_TRUE(s.set("limit", limit).ok());
     s.stream_ids = stream_id_mode::notify;
     device* const devices[] = {&hooked_};
-    auto opened = allocator::open(devices, s);
+    auto opened = pooled_allocator::open(devices, s);
     ASSERT_TRUE(opened.ok()) << opened.why().message();
     allocator_ = *std::move(opened);
     home_ = device_.create_stream();
     all_ = device_.create_stream();
-    ASSERT_TRUE(stand_for_all_work(*allocator_, all_).ok());
+    ASSERT_TRUE(allocator_->stand_for_all_work(all_).ok());
     give(take_any(512));  // gives the thread a cache
   }
   void* take_any(std::size_t bytes) { return take(bytes, home_); }
   /// Frees the block behind all work. True if the free took no lock.
   bool give_behind_all(void* p) {
     device_.given_back(reinterpret_cast<std::uintptr_t>(p));
-    if (free_behind_all_work(*allocator_, p)) return true;
+    if (allocator_->free_behind_all_work(p)) return true;
     EXPECT_TRUE(allocator_->try_deallocate(p, {.stream = all_}).ok());
     return false;
   }
@@ -112,9 +110,9 @@ TEST_F(BehindAllWork, AThreadThatEndsLeavesItBehindItsFence) {
 TEST_F(BehindAllWork, ASecondFreeIsRefused) {
   void* const p = take_any(4096);
   EXPECT_TRUE(give_behind_all(p));
-  EXPECT_FALSE(free_behind_all_work(*allocator_, p));
+  EXPECT_FALSE(allocator_->free_behind_all_work(p));
   EXPECT_EQ(allocator_->try_deallocate(p, {.stream = all_}).code(), errc::double_free);
-  EXPECT_FALSE(free_behind_all_work(*allocator_, static_cast<char*>(p) + 512));
+  EXPECT_FALSE(allocator_->free_behind_all_work(static_cast<char*>(p) + 512));
   EXPECT_FALSE(allocator_->describe(p).ok());
 }
 

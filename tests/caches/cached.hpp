@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "bits.hpp"
-#include "gpumem/allocator.hpp"
 #include "gpumem/sim_device.hpp"
 #include "log.hpp"
+#include "pooled_allocator.hpp"
 
 namespace gpumem::caches {
 
@@ -27,7 +27,7 @@ inline constexpr bool sanitized = false;
 #endif
 
 /// Takes all memory of the device at once (`grab_all`), which leaves caches the most room.
-class cached_program : public ::testing::Test {
+class GPUMEM_HIDDEN cached_program : public ::testing::Test {
  protected:
   void SetUp() override {
     former_ = set_log_sink([](std::string_view) {});
@@ -48,7 +48,7 @@ class cached_program : public ::testing::Test {
   void open(const settings& with) {
     allocator_.reset();
     device* const devices[] = {&device_};
-    auto opened = allocator::open(devices, with);
+    auto opened = pooled_allocator::open(devices, with);
     ASSERT_TRUE(opened.ok()) << opened.why().message();
     allocator_ = *std::move(opened);
     if (calm_) calm(*allocator_);
@@ -105,7 +105,7 @@ class cached_program : public ::testing::Test {
   [[nodiscard]] std::uint64_t in_caches() const { return stats().thread_cached_bytes; }
 
   sim_device device_{{.capacity_bytes = gib}};
-  std::unique_ptr<allocator> allocator_;
+  std::unique_ptr<pooled_allocator> allocator_;
   bool calm_ = true;
 
  private:

@@ -6,7 +6,6 @@
 #include <exception>
 #include <utility>
 
-#include "behind_all_work.hpp"
 #include "throwing/host_memory.hpp"
 
 namespace gpumem::schedules {
@@ -79,7 +78,7 @@ void world::open() {
   }
   std::vector<device*> all;
   for (const auto& card : devices_) all.push_back(card.get());
-  auto opened = allocator::open(all, settings_of(setup));
+  auto opened = pooled_allocator::open(all, settings_of(setup));
   if (!opened) return fail(rule::answers, "open: " + opened.why().message());
   memory_ = *std::move(opened);
   for (std::uint32_t i = 0; i < stream_slots; ++i) {
@@ -89,7 +88,7 @@ void world::open() {
   if (setup.preloaded) {
     home_ = devices_.front()->create_stream();
     all_work_ = devices_.front()->create_stream();
-    expect(stand_for_all_work(*memory_, all_work_), "stand_for_all_work");
+    expect(memory_->stand_for_all_work(all_work_), "stand_for_all_work");
   }
   if (!setup.callback) return;
   memory_->on_out_of_memory([this](int, std::uint64_t) {
@@ -307,7 +306,7 @@ void world::free_block(block_slot& block, bool states_bytes) {
   status done;
   if (program_.setup.preloaded) {
     done = scheduler::with_points([&] {
-      return free_behind_all_work(*memory_, freed) ? status{} : memory_->try_deallocate(freed, {.stream = all_work_});
+      return memory_->free_behind_all_work(freed) ? status{} : memory_->try_deallocate(freed, {.stream = all_work_});
     });
   } else {
     free_args stated;

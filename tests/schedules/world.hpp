@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "explored_device.hpp"
-#include "gpumem/allocator.hpp"
 #include "history.hpp"
+#include "pooled_allocator.hpp"
 #include "rule.hpp"
 #include "scenario.hpp"
 #include "scheduler.hpp"
 
 namespace gpumem::schedules {
 
-class world final : private memory_witness {
+class GPUMEM_HIDDEN world final : private memory_witness {
  public:
   /// `trace`: receives a line at the begin of each operation and one for its result; may be null.
   world(const scenario& program, std::string* trace);
@@ -113,7 +113,7 @@ class world final : private memory_witness {
   const scenario& program_;
   std::string* trace_;
   std::vector<std::unique_ptr<explored_device>> devices_;
-  std::unique_ptr<allocator> memory_;
+  std::unique_ptr<pooled_allocator> memory_;
   history rules_;
   std::array<block_slot, block_slots> blocks_{};
   std::array<stream_slot, stream_slots> streams_{};

@@ -52,12 +52,7 @@ class fake_arena final : public cache_source {
   address allocate(std::uint64_t bytes, cached_stream of = {1, 100}, std::uint64_t requested = 0) {
     if (requested == 0) requested = bytes;
     const std::lock_guard held{lock};
-    thread_cache* const mine = cache.mine();
-    if (mine != nullptr) {
-      if (const address at = cache.refill(*mine, of, bytes, requested); at != 0) return at;
-    }
-    cache.return_pair(mine);
-    cache.served_below(bytes);
+    if (const address at = cache.refill(of, bytes, {.bytes = requested}); at != 0) return at;
     const auto same = std::find_if(blocks.begin(), blocks.end(), [&](const fake_block& b) {
       return serves_again && !b.out && b.bytes == bytes && b.owner == of.owner;
     });
@@ -69,9 +64,10 @@ class fake_arena final : public cache_source {
     blocks[i].out = true;
     out += bytes;
     cache.insert(blocks[i].begin, i, owner_word::plain(bytes, requested, of.owner));
-    cache.note_live();
     return blocks[i].begin;
   }
+  /// A request that no cache may serve. Requires the lock.
+  address miss(std::uint64_t bytes) { return cache.refill({}, bytes, {.bytes = bytes}); }
   /// Hands out the same block again if the arena has it, as best fit would.
   address again(address at, cached_stream of = {1, 100}) {
     const std::lock_guard held{lock};
@@ -103,7 +99,7 @@ class fake_arena final : public cache_source {
     static_cast<void>(release(allocate(64 * mib)));
     came_back = 0;
     const std::lock_guard held{lock};
-    for (int k = 0; k < 600; ++k) cache.served_below(64 * mib);
+    for (int k = 0; k < 600; ++k) EXPECT_EQ(miss(64 * mib), 0U);
   }
   [[nodiscard]] block_cache::sums sums() {
     const std::lock_guard held{lock};

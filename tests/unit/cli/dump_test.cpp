@@ -10,6 +10,7 @@
 #include "gpumem/allocator.hpp"
 #include "gpumem/sim_device.hpp"
 #include "history_dump.hpp"
+#include "pooled_allocator.hpp"
 #include "program.hpp"
 #include "shared_folder.hpp"
 #include "status_socket.hpp"
@@ -32,13 +33,13 @@ class Dump : public Program {
     ASSERT_TRUE(with.set("history", history).ok());
     ASSERT_TRUE(*pools == '\0' || with.set("pools", pools).ok());
     device* devices[]{&gpu_};
-    auto made = allocator::open(devices, with);
+    auto made = pooled_allocator::open(devices, with);
     ASSERT_TRUE(made.ok()) << made.why().message();
     served_ = *std::move(made);
     auto socket = status_socket::open(
         path("shared"), [] { return std::string{"{}"}; }, nullptr,
         [this](std::string_view what, int descriptor) {
-          allocator* const all[]{served_.get()};
+          pooled_allocator* const all[]{served_.get()};
           return write_dump(all, what, descriptor);
         });
     ASSERT_TRUE(socket.ok()) << socket.why().message();
@@ -63,7 +64,7 @@ class Dump : public Program {
   }
 
   sim_device gpu_;
-  std::unique_ptr<allocator> served_;
+  std::unique_ptr<pooled_allocator> served_;
   std::unique_ptr<status_socket> socket_;
   void* kept_ = nullptr;
 };

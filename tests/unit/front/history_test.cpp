@@ -19,6 +19,7 @@
 #include "gpumem/allocator.hpp"
 #include "gpumem/sim_device.hpp"
 #include "history_dump.hpp"
+#include "pooled_allocator.hpp"
 #include "trace_row.hpp"
 
 namespace gpumem {
@@ -102,13 +103,13 @@ struct history : ::testing::Test {
   void open(const std::string& events) {
     ASSERT_TRUE(with.set("history", events).ok());
     device* const devices[] = {&card};
-    auto opened = allocator::open(devices, with);
+    auto opened = pooled_allocator::open(devices, with);
     ASSERT_TRUE(opened.ok()) << opened.why().message();
     memory = *std::move(opened);
   }
   result<std::string> dump(std::string_view what = "trace") {
     const owned_fd file{::memfd_create("dump", MFD_CLOEXEC)};
-    allocator* const all[] = {memory.get()};
+    pooled_allocator* const all[] = {memory.get()};
     if (status done = write_dump(all, what, file.get()); !done) return done;
     std::string text(static_cast<std::size_t>(::lseek(file.get(), 0, SEEK_END)), '\0');
     EXPECT_EQ(::pread(file.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
@@ -121,7 +122,7 @@ struct history : ::testing::Test {
 
   sim_device card{sim_config{}};
   settings with;
-  std::unique_ptr<allocator> memory;
+  std::unique_ptr<pooled_allocator> memory;
   std::string folder;
 };
 
@@ -319,7 +320,7 @@ TEST_F(history, a_forked_child_leaves_its_parents_file_alone) {
 TEST_F(history, a_file_that_cannot_be_written_is_refused_at_once) {
   ASSERT_TRUE(with.set("trace", folder + "/none/run.csv").ok() && with.set("history", "1000").ok());
   device* const devices[] = {&card};
-  const auto opened = allocator::open(devices, with);
+  const auto opened = pooled_allocator::open(devices, with);
   EXPECT_EQ(opened.code(), errc::bad_setting);
   EXPECT_THAT(opened.why().message(), StartsWith("GPUMEM_TRACE=" + folder + "/none/run.csv: cannot be opened: "));
 }
@@ -331,7 +332,7 @@ TEST_F(history, dumps_say_what_is_wrong) {
   EXPECT_EQ(dump("pictures").why().message(), "dump pictures: expected trace or events");
   std::array<int, 2> pipe{};
   ASSERT_EQ(::pipe(pipe.data()), 0);
-  allocator* const all[] = {memory.get()};
+  pooled_allocator* const all[] = {memory.get()};
   EXPECT_EQ(write_dump(all, "events", pipe[1]).message(), "the file of the dump is no regular file");
   EXPECT_EQ(write_dump(all, "events", -1).message(), "the file of the dump is no regular file");
   ::close(pipe[0]);

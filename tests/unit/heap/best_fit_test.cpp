@@ -15,44 +15,56 @@ struct two_segments {
     h.add_segment(64 * mib, 3 * mib, 0);
     h.add_segment(128 * mib, 2 * mib, 0);
   }
-  [[nodiscard]] free_place find(const best_fit& in, std::uint64_t bytes, std::uint64_t alignment = 512) const {
-    return in.find(h, {.owner = mine, .segment_class = 0, .bytes = bytes, .alignment = alignment});
+  /// The address of the block; 0 if nothing fits.
+  std::uint64_t take(const best_fit& rule, std::uint64_t bytes, std::uint64_t alignment = 512, bool idle_apart = true) {
+    const block_index i = rule.take(h, {mine, 0, bytes, alignment, idle_apart});
+    if (i == no_block) return 0;
+    EXPECT_EQ(h.at(i).state, block_state::live);
+    EXPECT_EQ(h.at(i).bytes, bytes);
+    return h.at(i).begin;
   }
-  [[nodiscard]] std::uint64_t begin(const free_place& p) const { return h.at(p.block).begin; }
 };
 
-TEST(best_fit, is_the_smallest_block_that_fits) {
-  const two_segments x;
-  const free_place p = x.find(best_fit{}, mib);
-  ASSERT_NE(p.block, no_block);
-  EXPECT_EQ(x.begin(p), 128 * mib);
-  EXPECT_FALSE(p.upper_end);
+TEST(best_fit, takes_the_smallest_block_that_fits) {
+  two_segments x;
+  EXPECT_EQ(x.take({}, mib), 128 * mib);
+  EXPECT_EQ(x.take({}, mib), 129 * mib);
+  EXPECT_EQ(x.take({}, mib), 64 * mib);
 }
 
-TEST(best_fit, is_none_where_nothing_is_large_enough) {
-  const two_segments x;
-  const free_place p = x.find(best_fit{{.upper_end_bytes = UINT64_MAX, .upper_end_pool_bytes = gib}}, 4 * mib);
-  EXPECT_EQ(p.block, no_block);
-  EXPECT_FALSE(p.upper_end);
+TEST(best_fit, takes_nothing_where_nothing_is_large_enough) {
+  two_segments x;
+  EXPECT_EQ(x.take({.upper_end_bytes = UINT64_MAX, .upper_end_pool_bytes = gib}, 4 * mib), 0U);
+  EXPECT_EQ(x.h.totals().live_bytes, 0U);
 }
 
-TEST(best_fit, is_the_lowest_place_for_large_requests_of_a_paged_pool) {
-  const two_segments x;
-  const best_fit paged{{.range_bytes = gib, .lowest_fit_bytes = mib}};
-  EXPECT_TRUE(paged.takes_lowest(mib));
-  EXPECT_FALSE(paged.takes_lowest(mib - 512));
-  EXPECT_EQ(x.begin(x.find(paged, mib)), 64 * mib);
-  EXPECT_EQ(x.begin(x.find(paged, mib - 512)), 128 * mib);
+TEST(best_fit, takes_the_lowest_place_for_large_requests_of_a_paged_pool) {
+  const best_fit paged{.lowest_fit_bytes = mib};
+  two_segments x;
+  EXPECT_EQ(x.take(paged, mib - 512), 128 * mib);
+  EXPECT_EQ(x.take(paged, mib), 64 * mib);
+}
+
+/// The owner's own 1 MiB and the idle memory behind it have room only together.
+TEST(best_fit, joins_idle_memory_for_large_requests_unless_it_must_stay_apart) {
+  const best_fit paged{.lowest_fit_bytes = 3 * mib};
+  two_segments x;
+  const block_index own = x.h.carve(x.h.best_fit(0, x.mine, true, 3 * mib, 512), mib, 512);
+  ASSERT_EQ(x.h.at(own).begin, 64 * mib);
+  x.h.at(own).owner = x.mine;
+  x.h.release(own, x.mine, 1, false);
+  EXPECT_EQ(x.take(paged, 3 * mib, 512, true), 0U);
+  EXPECT_EQ(x.take(paged, 3 * mib, 512, false), 64 * mib);
 }
 
 TEST(best_fit, takes_the_upper_end_for_small_requests_of_a_small_paged_pool) {
-  const two_segments x;
-  const best_fit paged{{.range_bytes = gib, .upper_end_bytes = 64 * kib, .upper_end_pool_bytes = 8 * mib}};
-  EXPECT_TRUE(x.find(paged, 4 * kib).upper_end);
-  EXPECT_FALSE(x.find(paged, 64 * kib).upper_end) << "not small";
-  EXPECT_FALSE(x.find(paged, 4 * kib, 4 * kib).upper_end) << "an alignment of its own";
-  const best_fit full{{.range_bytes = gib, .upper_end_bytes = 64 * kib, .upper_end_pool_bytes = 5 * mib}};
-  EXPECT_FALSE(x.find(full, 4 * kib).upper_end) << "the pool holds as much";
+  const best_fit paged{.upper_end_bytes = 64 * kib, .upper_end_pool_bytes = 8 * mib};
+  two_segments x;
+  EXPECT_EQ(x.take(paged, 4 * kib), 130 * mib - 4 * kib);
+  EXPECT_EQ(x.take(paged, 64 * kib), 128 * mib) << "not small";
+  EXPECT_EQ(x.take(paged, 4 * kib, 4 * kib), 128 * mib + 64 * kib) << "an alignment of its own";
+  const best_fit full{.upper_end_bytes = 64 * kib, .upper_end_pool_bytes = 5 * mib};
+  EXPECT_EQ(x.take(full, 4 * kib), 128 * mib + 68 * kib) << "the pool holds as much";
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "arena_state.hpp"
+#include "cacheless_pool.hpp"
 #include "log.hpp"
-#include "lone_arena.hpp"
 #include "segment_each.hpp"
 
 namespace gpumem {
@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 struct small_arena {
   sim_device device;
-  lone_arena tested;
+  cacheless_pool tested;
   stream_ref one = device.create_stream();
   stream_ref two = device.create_stream();
   explicit small_arena(std::unique_ptr<policy> p = std::make_unique<segment_each>())
@@ -83,9 +83,8 @@ TEST(arena, a_stream_that_ends_leaves_its_memory_to_others) {
   small_arena x;
   const address a = x.tested.take(2 * mib, x.one);
   x.tested.give(a);
-  EXPECT_TRUE((*x.tested).stream_release(*x.tested.key_of(x.one)).ok());
-  EXPECT_TRUE((*x.tested).stream_release(12'345).ok()) << "one that was never seen";
-  EXPECT_EQ(x.tested.told_to_forget.size(), 1U);
+  EXPECT_TRUE((*x.tested).streams().stream_release(*x.tested.key_of(x.one)).ok());
+  EXPECT_TRUE((*x.tested).streams().stream_release(12'345).ok()) << "one that was never seen";
   EXPECT_EQ(x.tested.take(2 * mib, x.two), a);
 }
 
@@ -94,14 +93,13 @@ TEST(arena, what_a_capture_allocates_is_its_graphs_until_that_is_gone) {
   const address before = x.tested.take(2 * mib, x.one);
   x.tested.give(before);
   const std::uint64_t key = *x.tested.key_of(x.one);
-  result<pool_capture> capture = (*x.tested).capture_begin(x.one, key, capture_effect::announced);
+  result<pool_capture> capture = (*x.tested).streams().capture_begin(x.one, key, capture_effect::announced);
   ASSERT_TRUE(capture.ok());
-  EXPECT_EQ((*x.tested).capture_begin(x.one, key, capture_effect::announced).code(), errc::invalid_argument);
+  EXPECT_EQ((*x.tested).streams().capture_begin(x.one, key, capture_effect::announced).code(), errc::invalid_argument);
   ASSERT_TRUE(x.device.begin_capture(x.one).ok());
-  EXPECT_THAT(x.tested.told_to_forget, testing::Each(idle_owner));
   const address inside = x.tested.take(2 * mib, x.one);
   EXPECT_NE(inside, before) << "a capture waits for nothing, and its own stream's memory is not the graph's";
-  EXPECT_EQ((*x.tested).stream_release(key).code(), errc::invalid_argument);
+  EXPECT_EQ((*x.tested).streams().stream_release(key).code(), errc::invalid_argument);
   x.tested.give(inside);
   EXPECT_EQ(x.tested.take(2 * mib, x.one), inside) << "freed within the capture";
   x.tested.give(inside);
@@ -109,7 +107,7 @@ TEST(arena, what_a_capture_allocates_is_its_graphs_until_that_is_gone) {
   const std::uint64_t graph = capture->end();
   EXPECT_EQ(capture->end(), 0U) << "it has ended";
   EXPECT_NE(x.tested.take(2 * mib, x.one), inside) << "the graph may run again";
-  EXPECT_TRUE((*x.tested).graph_release(graph).ok());
+  EXPECT_TRUE((*x.tested).streams().graph_release(graph).ok());
   EXPECT_EQ(x.tested.take(2 * mib, x.one), inside);
 }
 
@@ -118,16 +116,16 @@ TEST(arena, a_capture_that_nobody_ends_ends_with_its_scope_and_leaves_no_graph) 
   const std::uint64_t key = *x.tested.key_of(x.one);
   address inside = 0;
   {
-    const result<pool_capture> capture = (*x.tested).capture_begin(x.one, key, capture_effect::announced);
+    const result<pool_capture> capture = (*x.tested).streams().capture_begin(x.one, key, capture_effect::announced);
     ASSERT_TRUE(capture.ok());
-    const pool_capture elsewhere = (*x.tested).capture_elsewhere(capture_effect::foreign);
+    const pool_capture elsewhere = (*x.tested).streams().capture_elsewhere(capture_effect::foreign);
     inside = x.tested.take(2 * mib, x.one);
     x.tested.give(inside);
-    EXPECT_FALSE((*x.tested).context_ordered_frees().record());
+    EXPECT_FALSE(x.tested.parts().context_frees.record());
   }
-  EXPECT_EQ((*x.tested).streams().captures(), 0U);
+  EXPECT_EQ(x.tested.parts().state.streams.captures(), 0U);
   EXPECT_EQ(x.tested.take(2 * mib, x.two), inside) << "its graph was released";
-  EXPECT_TRUE((*x.tested).stream_release(key).ok());
+  EXPECT_TRUE((*x.tested).streams().stream_release(key).ok());
 }
 
 TEST(arena, a_region_places_its_blocks_where_it_is_told) {
@@ -141,7 +139,7 @@ TEST(arena, a_region_places_its_blocks_where_it_is_told) {
     return std::pair{at, done};
   };
   EXPECT_THAT(ask(99, 0).second.message(), HasSubstr("region 99 of pool 0 is not open"));
-  const std::uint64_t region = (*x.tested).open_region(x.one, *x.tested.key_of(x.one));
+  const std::uint64_t region = (*x.tested).streams().open_region(x.one, *x.tested.key_of(x.one));
   const address a = ask(region, 0).first;
   ASSERT_NE(a, 0U);
   EXPECT_EQ(ask(region, a).second.code(), errc::unsupported);
@@ -158,8 +156,8 @@ TEST(arena, while_fences_are_forbidden_none_is_recorded) {
   small_arena x;
   const address a = x.tested.take(2 * mib, x.one);
   x.tested.give(a);
-  pool_capture here = (*x.tested).capture_elsewhere(capture_effect::announced);
-  pool_capture abroad = (*x.tested).capture_elsewhere(capture_effect::foreign);
+  pool_capture here = (*x.tested).streams().capture_elsewhere(capture_effect::announced);
+  pool_capture abroad = (*x.tested).streams().capture_elsewhere(capture_effect::foreign);
   EXPECT_NE(x.tested.take(2 * mib, x.two), a);
   EXPECT_EQ(x.tested.stats().fences, 0U);
   EXPECT_GT(x.tested.trim(UINT64_MAX).pending_bytes, 0U);
@@ -172,16 +170,18 @@ TEST(arena, while_fences_are_forbidden_none_is_recorded) {
 TEST(arena, a_batch_behind_all_work_is_free_when_its_fence_is_done_whatever_comes_later) {
   small_arena x;
   const stream_ref all = x.device.create_stream();
-  ASSERT_TRUE((*x.tested).stand_for_all_work(all).ok());
+  ASSERT_TRUE((*x.tested).streams().stand_for_all_work(all).ok());
   const address a = x.tested.take(2 * mib, x.one);
   const address b = x.tested.take(2 * mib, x.one);
   x.device.enqueue(x.one, 1'000'000);
-  context_order& behind = (*x.tested).context_ordered_frees();
+  context_order& behind = x.tested.parts().context_frees;
   const std::optional<fence> f = behind.record();
   ASSERT_TRUE(f);
   const auto back = [&](address at, fence after) {
     x.tested.locked([&](arena& in, arena_lock&) GPUMEM_UNDER_LOCK {
-      const block_index i = in.blocks().containing(at);
+      const block_index i = in.state.blocks.containing(at);
+      in.state.caches.pointers().erase(in.state.caches.pointers().find(at).index);  // as a cache does
+      in.state.counts.requested_bytes -= 2 * mib;
       in.free_behind_fence({&i, 1}, after);
     });
   };
@@ -194,7 +194,7 @@ TEST(arena, a_batch_behind_all_work_is_free_when_its_fence_is_done_whatever_come
   EXPECT_EQ(x.tested.take(2 * mib, x.two), b);
   EXPECT_EQ(x.tested.stats().device_waits, 1U) << "it had no fence yet";
   EXPECT_TRUE(x.tested.locked([&](arena&, arena_lock& lock) GPUMEM_UNDER_LOCK { return behind.cover(lock); }));
-  const pool_capture capture = (*x.tested).capture_elsewhere(capture_effect::announced);
+  const pool_capture capture = (*x.tested).streams().capture_elsewhere(capture_effect::announced);
   EXPECT_FALSE(behind.record()) << "something captures";
 }
 
@@ -207,8 +207,7 @@ TEST(arena, says_of_every_block_what_it_is) {
   x.device.enqueue(x.two, 1'000'000'000);
   x.tested.give(cached);
   x.tested.give(fenced);
-  const std::vector<segment_view> all =
-      x.tested.locked([](arena& in, arena_lock&) GPUMEM_UNDER_LOCK { return in.segments(); });
+  const std::vector<segment_view> all = (*x.tested).segments();
   std::map<address, block_view::state> is;
   for (const segment_view& s : all) {
     for (const block_view& b : s.blocks) is[b.begin] = b.is;
@@ -221,10 +220,10 @@ TEST(arena, says_of_every_block_what_it_is) {
 
 TEST(arena, a_report_says_what_the_device_and_the_pool_have) {
   sim_device device;
-  arena_config config;
+  pool_config config;
   config.limit_bytes = mib;
-  lone_arena tested{device, config, std::make_unique<segment_each>()};
-  std::optional<oom_report> report;
+  cacheless_pool tested{device, config, std::make_unique<segment_each>()};
+  oom_slot report;
   address at = 0;
   EXPECT_EQ(tested.allocate({.bytes = 4 * mib}, 4 * mib, &at, &report).code(), errc::out_of_memory);
   ASSERT_TRUE(report);
@@ -272,10 +271,9 @@ TEST(arena, a_segment_that_the_driver_does_not_take_back_is_leaked_and_said_to_b
 // A request that would otherwise be refused may record events on the whole context. While it has released the lock,
 // other threads may not.
 TEST(arena, a_right_of_the_thread_with_the_lock_ends_while_it_has_given_the_lock_up) {
-  small_arena beside;
-  arena_mutex mutex;
-  arena_state state{beside.device, arena_config{}, beside.tested, std::make_unique<segment_each>(), mutex};
-  unsigned& rights = state.streams.context_event_permits();
+  small_arena x;
+  arena_mutex& mutex = x.tested.parts().state.mutex;
+  unsigned& rights = x.tested.parts().state.streams.context_event_permits();
   arena_lock lock{mutex};
   rights = 1;
   {
@@ -296,6 +294,7 @@ TEST(arena, a_right_of_the_thread_with_the_lock_ends_while_it_has_given_the_lock
   EXPECT_TRUE(lock.wait_for_generation(seen, std::nullopt));
   EXPECT_EQ(rights, 1U);
   other.join();
+  rights = 0;
 }
 
 }  // namespace

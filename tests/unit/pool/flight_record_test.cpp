@@ -3,17 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include "lone_arena.hpp"
+#include "cacheless_pool.hpp"
 #include "segment_each.hpp"
 
 namespace gpumem {
 namespace {
 
-std::vector<slow_event> kinds_of(lone_arena& tested) {
+std::vector<slow_event> kinds_of(cacheless_pool& tested) {
   std::vector<slow_event> out;
-  tested.locked([&out](arena& a, arena_lock&) GPUMEM_UNDER_LOCK {
-    for (const flight_event& each : a.flight().latest()) out.push_back(each.kind);
-  });
+  for (const flight_event& each : (*tested).flight()) out.push_back(each.kind);
   return out;
 }
 
@@ -40,9 +38,9 @@ TEST(FlightRecord, PrintsTimeEventAndBytes) {
 
 TEST(FlightRecord, HasWhatTheSlowPathDidAndNothingOfServedRequests) {
   sim_device device{sim_config{}};
-  arena_config config;
+  pool_config config;
   config.limit_bytes = config.total_bytes = 64 * mib;
-  lone_arena tested{device, config, std::make_unique<segment_each>()};
+  cacheless_pool tested{device, config, std::make_unique<segment_each>()};
   const address block = tested.take(16 * mib);
   ASSERT_NE(block, 0U);
   tested.give(block);
@@ -50,16 +48,16 @@ TEST(FlightRecord, HasWhatTheSlowPathDidAndNothingOfServedRequests) {
   EXPECT_EQ(kinds_of(tested), std::vector{slow_event::segment_taken});
   EXPECT_EQ(tested.take(80 * mib), 0U) << "more than the limit: refused before anything is asked";
   EXPECT_EQ(tested.trim(UINT64_MAX).returned_bytes, 16 * mib);
-  EXPECT_EQ(kinds_of(tested),
-            (std::vector{slow_event::segment_taken, slow_event::host_waited, slow_event::segment_returned}));
+  EXPECT_EQ(kinds_of(tested), (std::vector{slow_event::segment_taken, slow_event::request_refused,
+                                           slow_event::host_waited, slow_event::segment_returned}));
   const address held = tested.take(48 * mib);
   EXPECT_EQ(tested.take(32 * mib), 0U);
-  EXPECT_EQ(kinds_of(tested).back(), slow_event::refused_by_limit);
-  tested.locked([](arena& a, arena_lock&) GPUMEM_UNDER_LOCK {
-    const flight_event last = a.flight().latest(1).front();
-    EXPECT_EQ(last.amount, 32 * mib);
-    EXPECT_EQ(last.reserved_bytes, 48 * mib);
-  });
+  const std::vector<flight_event> events = (*tested).flight();
+  const flight_event& by_limit = events.at(events.size() - 2);
+  EXPECT_EQ(by_limit.kind, slow_event::refused_by_limit);
+  EXPECT_EQ(by_limit.amount, 32 * mib);
+  EXPECT_EQ(by_limit.reserved_bytes, 48 * mib);
+  EXPECT_EQ(events.back().kind, slow_event::request_refused);
   tested.give(held);
 }
 
@@ -68,9 +66,9 @@ TEST(FlightRecord, HasWhatTheDeviceRefused) {
   full.capacity_bytes = gib;
   full.foreign_bytes = gib - 64 * mib;
   sim_device device{full};
-  arena_config config;
+  pool_config config;
   config.limit_bytes = config.total_bytes = gib;
-  lone_arena tested{device, config, std::make_unique<segment_each>()};
+  cacheless_pool tested{device, config, std::make_unique<segment_each>()};
   EXPECT_EQ(tested.take(512 * mib), 0U);
   const std::vector<slow_event> kinds = kinds_of(tested);
   ASSERT_FALSE(kinds.empty());

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "bits.hpp"
+#include "cacheless_pool.hpp"
 #include "gpumem/sim_device.hpp"
 #include "known_segments.hpp"
-#include "lone_arena.hpp"
 
 namespace gpumem {
 namespace {
@@ -21,11 +21,11 @@ struct asks final : policy {
 
 struct pool_of_one_policy {
   sim_device device;
-  lone_arena tested;
+  cacheless_pool tested;
   pool_of_one_policy(std::uint64_t limit, const segment_request& first, const segment_request& later, sim_config c = {})
       : device{c}, tested{device, config(limit, c), std::make_unique<asks>(first, later)} {}
-  static arena_config config(std::uint64_t limit, const sim_config& c) {
-    arena_config p;
+  static pool_config config(std::uint64_t limit, const sim_config& c) {
+    pool_config p;
     p.name = "0";
     p.limit_bytes = limit;
     p.total_bytes = c.capacity_bytes;
@@ -58,7 +58,7 @@ TEST(growth, observers_are_told_of_segments_that_came) {
     used.push_back(x.device.used_bytes());
     EXPECT_NE(x.tested.stats().limit_bytes, 0U) << "asked without a deadlock";
   };
-  (*x.tested).observers().add(observer);
+  (*x.tested).observe_segments(observer);
   const result<address> first = x.take(512);
   ASSERT_TRUE(first.ok());
   ASSERT_TRUE(x.take(100 * mib).ok());
@@ -91,9 +91,9 @@ TEST(growth, shrinks_what_the_device_refuses_down_to_the_least_and_no_further) {
 // Under `poll` no stream waits for another one, but memory whose work is done only needs a query.
 TEST(growth, memory_that_another_streams_work_is_done_with_is_taken_first) {
   sim_device device{{}};
-  arena_config config = pool_of_one_policy::config(gib, {});
+  pool_config config = pool_of_one_policy::config(gib, {});
   config.reuse = stream_reuse::poll;
-  lone_arena tested{device, config, std::make_unique<asks>(segment_request{}, segment_request{.bytes = 8 * mib})};
+  cacheless_pool tested{device, config, std::make_unique<asks>(segment_request{}, segment_request{.bytes = 8 * mib})};
   const stream_ref one = device.create_stream();
   const stream_ref other = device.create_stream();
   const auto take = [&](stream_ref s) {
@@ -133,7 +133,7 @@ TEST(growth, an_alignment_beyond_the_segments_own_still_finds_room) {
 TEST(growth, an_error_of_the_driver_is_the_cause_and_costs_no_budget) {
   pool_of_one_policy x{gib, {}, {.bytes = 2 * mib}};
   x.device.fail_nth(device_call::alloc, 1);
-  std::optional<oom_report> refusal;
+  oom_slot refusal;
   request r;
   r.bytes = mib;
   address at = 0;

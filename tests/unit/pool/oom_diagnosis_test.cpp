@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "lone_arena.hpp"
+#include "cacheless_pool.hpp"
 #include "segment_each.hpp"
 
 namespace gpumem {
@@ -18,16 +18,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-arena_config limited(std::uint64_t limit_bytes) {
-  arena_config config;
+pool_config limited(std::uint64_t limit_bytes) {
+  pool_config config;
   config.limit_bytes = limit_bytes;
   config.free_wait_ns = 0;
   config.reuse = stream_reuse::poll;
   return config;
 }
 
-oom_report refusal(lone_arena& tested, std::uint64_t bytes, stream_ref s = {}) {
-  std::optional<oom_report> report;
+oom_report refusal(cacheless_pool& tested, std::uint64_t bytes, stream_ref s = {}) {
+  oom_slot report;
   address at = 0;
   EXPECT_EQ(tested.allocate({.bytes = bytes, .stream = s}, bytes, &at, &report).code(), errc::out_of_memory);
   report->requested_bytes = bytes;
@@ -39,9 +39,9 @@ oom_report refusal(lone_arena& tested, std::uint64_t bytes, stream_ref s = {}) {
 TEST(oom_diagnosis, of_pool_and_device_together_it_is_fragmentation) {
   for (const bool by_limit : {true, false}) {
     sim_device card{{.capacity_bytes = by_limit ? 80 * gib : 16 * mib}};
-    arena_config config = limited(by_limit ? 16 * mib : 0);
+    pool_config config = limited(by_limit ? 16 * mib : 0);
     if (!by_limit) config.total_bytes = 16 * mib;
-    lone_arena tested{card, config, std::make_unique<segment_each>(false)};
+    cacheless_pool tested{card, config, std::make_unique<segment_each>(false)};
     const stream_ref s = card.create_stream();
     const address large = tested.take(12 * mib, s);
     ASSERT_NE(large, 0U);
@@ -60,7 +60,7 @@ TEST(oom_diagnosis, of_pool_and_device_together_it_is_fragmentation) {
 /// Two neighbours were freed on another stream, whose work is pending. They merge when it is done.
 TEST(oom_diagnosis, pending_neighbours_are_pending_work_of_their_stream) {
   sim_device card{{}};
-  lone_arena tested{card, limited(16 * mib), std::make_unique<segment_each>(false)};
+  cacheless_pool tested{card, limited(16 * mib), std::make_unique<segment_each>(false)};
   const stream_ref one = card.create_stream();
   const stream_ref two = card.create_stream();
   const address whole = tested.take(16 * mib, one);
@@ -94,7 +94,7 @@ TEST(oom_diagnosis, pending_neighbours_are_pending_work_of_their_stream) {
 /// one that waits lies apart, and beside a live block.
 TEST(oom_diagnosis, pending_work_between_free_blocks_counts_with_them) {
   sim_device card{{}};
-  lone_arena tested{card, limited(32 * mib), std::make_unique<segment_each>(false)};
+  cacheless_pool tested{card, limited(32 * mib), std::make_unique<segment_each>(false)};
   const stream_ref one = card.create_stream();
   const stream_ref two = card.create_stream();
   tested.give(tested.take(32 * mib, one));

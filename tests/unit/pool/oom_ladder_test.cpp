@@ -1,8 +1,8 @@
 // Each step of the ladder alone: the memory that it finds when no free block fits, and the cause of a final failure.
 #include <gtest/gtest.h>
 
+#include "cacheless_pool.hpp"
 #include "log.hpp"
-#include "lone_arena.hpp"
 #include "segment_each.hpp"
 
 namespace gpumem {
@@ -11,7 +11,7 @@ namespace {
 /// Room for 16 MiB, of two streams whose work takes a millisecond.
 struct short_of_memory {
   sim_device device;
-  lone_arena tested;
+  cacheless_pool tested;
   stream_ref one = device.create_stream();
   stream_ref two = device.create_stream();
   explicit short_of_memory(stream_reuse reuse = stream_reuse::device, bool gives = false)
@@ -23,8 +23,8 @@ struct short_of_memory {
   short_of_memory(const short_of_memory&) = delete;
   short_of_memory& operator=(const short_of_memory&) = delete;
 
-  static arena_config config(stream_reuse reuse) {
-    arena_config c;
+  static pool_config config(stream_reuse reuse) {
+    pool_config c;
     c.limit_bytes = 16 * mib;
     c.reuse = reuse;
     return c;
@@ -41,21 +41,12 @@ struct short_of_memory {
     tested.give(at);
   }
   [[nodiscard]] oom_cause cause_of(std::uint64_t bytes, stream_ref s) {
-    std::optional<oom_report> report;
+    oom_slot report;
     address at = 0;
     EXPECT_EQ(tested.allocate({.bytes = bytes, .stream = s}, bytes, &at, &report).code(), errc::out_of_memory);
     return report->cause;
   }
 };
-
-TEST(oom_ladder, caches_give_back_what_they_keep_and_are_told_to_keep_less) {
-  short_of_memory x;
-  const address a = x.take(16 * mib, x.one);
-  x.tested.keep(a);
-  EXPECT_EQ(x.tested.take(16 * mib, x.one), a);
-  EXPECT_EQ(x.tested.told_of_pressure, 2U) << "by growth, and by what the caches gave back";
-  EXPECT_EQ(x.device.used_bytes(), 16 * mib);
-}
 
 TEST(oom_ladder, under_device_a_stream_waits_for_the_one_whose_block_fits_best) {
   short_of_memory x;
@@ -185,7 +176,7 @@ TEST(oom_ladder, says_why_it_failed) {
     const address a = x.take(16 * mib, x.one);
     x.give(a);
     const std::uint64_t key = *x.tested.key_of(x.two);
-    const result<pool_capture> capture = (*x.tested).capture_begin(x.two, key, capture_effect::announced);
+    const result<pool_capture> capture = (*x.tested).streams().capture_begin(x.two, key, capture_effect::announced);
     ASSERT_TRUE(capture.ok());
     ASSERT_TRUE(x.device.begin_capture(x.two).ok());
     EXPECT_EQ(x.cause_of(16 * mib, x.two), oom_cause::pending_work) << "a capture waits for nothing";

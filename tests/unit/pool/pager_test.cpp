@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "bits.hpp"
+#include "cacheless_pool.hpp"
 #include "gpumem/sim_device.hpp"
 #include "known_segments.hpp"
-#include "lone_arena.hpp"
 
 namespace gpumem {
 namespace {
@@ -37,15 +37,15 @@ struct page_by_page final : policy {
 
 struct paged_pool {
   sim_device device;
-  lone_arena tested;
+  cacheless_pool tested;
   std::shared_ptr<known_segments> observer = std::make_shared<known_segments>();
   explicit paged_pool(std::uint64_t most = 16 * page, std::uint64_t range = 1 * gib, std::uint64_t run = page,
                       std::uint64_t limit = 4 * gib, std::uint64_t over = UINT64_MAX)
       : tested{device, config(limit), std::make_unique<page_by_page>(most, range, run, over)} {
-    (*tested).observers().add(observer);
+    (*tested).observe_segments(observer);
   }
   ~paged_pool() {
-    observer->expect_all(tested.locked([](arena& a, arena_lock&) GPUMEM_UNDER_LOCK { return a.segments(); }));
+    observer->expect_all((*tested).segments());
     EXPECT_TRUE(tested.check().ok()) << tested.check().message();
     EXPECT_EQ(device.hazard_count(), 0U);
     EXPECT_EQ(device.used_bytes(), tested.stats().reserved_bytes);
@@ -53,8 +53,8 @@ struct paged_pool {
   paged_pool(const paged_pool&) = delete;
   paged_pool& operator=(const paged_pool&) = delete;
 
-  static arena_config config(std::uint64_t limit) {
-    arena_config p;
+  static pool_config config(std::uint64_t limit) {
+    pool_config p;
     p.name = "0";
     p.limit_bytes = limit;
     p.total_bytes = 80 * gib;
@@ -224,7 +224,7 @@ TEST(paging, what_may_not_move_goes_back_to_make_room) {
   sim_device device;
   auto policy = std::make_unique<page_by_page>(UINT64_MAX, 1 * gib, page, UINT64_MAX);
   policy->moves = false;
-  lone_arena tested{device, paged_pool::config(8 * page), std::move(policy)};
+  cacheless_pool tested{device, paged_pool::config(8 * page), std::move(policy)};
   const auto take = [&](std::uint64_t bytes) {
     request r;
     r.bytes = bytes;
@@ -265,7 +265,7 @@ TEST(paging, no_more_addresses_is_out_of_memory_and_nothing_else) {
 /// A pool whose policy reserves 64 pages at a time, 16 at least, on a device that refuses the first so many calls.
 struct pool_of_few_addresses {
   sim_device device;
-  lone_arena tested;
+  cacheless_pool tested;
   explicit pool_of_few_addresses(int refused, errc with = errc::out_of_memory)
       : tested{device, paged_pool::config(4 * gib), policy_for()} {
     for (int k = 1; k <= refused; ++k) device.fail_nth(device_call::reserve, static_cast<std::uint64_t>(k), with);
@@ -339,7 +339,7 @@ TEST(paging, nothing_is_unmapped_while_a_stream_captures) {
   const address wall = p.take(2 * page);
   p.give(a);
   const std::uint64_t key = *p.tested.key_of(s);
-  result<pool_capture> capture = (*p.tested).capture_begin(s, key, capture_effect::announced);
+  result<pool_capture> capture = (*p.tested).streams().capture_begin(s, key, capture_effect::announced);
   ASSERT_TRUE(capture.ok());
   ASSERT_TRUE(p.device.begin_capture(s).ok());
   EXPECT_NE(p.take(3 * page, s), 0U) << "new pages, beyond what the policy would make";
@@ -355,7 +355,7 @@ TEST(paging, a_step_that_fails_during_a_capture_is_undone_after_it) {
   paged_pool p;
   const stream_ref s = p.device.create_stream();
   const address a = p.take(page);
-  result<pool_capture> capture = (*p.tested).capture_begin(s, *p.tested.key_of(s), capture_effect::announced);
+  result<pool_capture> capture = (*p.tested).streams().capture_begin(s, *p.tested.key_of(s), capture_effect::announced);
   ASSERT_TRUE(capture.ok());
   ASSERT_TRUE(p.device.begin_capture(s).ok());
   p.device.fail_nth(device_call::set_access, 1);  // of three pages in a row; then each of them is opened
@@ -378,7 +378,8 @@ TEST(paging, a_trim_undoes_what_a_step_left_during_a_capture) {
   paged_pool p;
   const stream_ref s = p.device.create_stream();
   {
-    const result<pool_capture> capture = (*p.tested).capture_begin(s, *p.tested.key_of(s), capture_effect::announced);
+    const result<pool_capture> capture =
+        (*p.tested).streams().capture_begin(s, *p.tested.key_of(s), capture_effect::announced);
     ASSERT_TRUE(capture.ok());
     for (const std::uint64_t nth : {1U, 2U}) p.device.fail_nth(device_call::set_access, nth);
     EXPECT_EQ(p.take(page, s), 0U);
@@ -392,7 +393,8 @@ TEST(paging, a_trim_undoes_what_a_step_left_during_a_capture) {
 TEST(paging, a_pool_that_ends_unmaps_what_a_step_left) {
   paged_pool p;
   const stream_ref s = p.device.create_stream();
-  const result<pool_capture> capture = (*p.tested).capture_begin(s, *p.tested.key_of(s), capture_effect::announced);
+  const result<pool_capture> capture =
+      (*p.tested).streams().capture_begin(s, *p.tested.key_of(s), capture_effect::announced);
   ASSERT_TRUE(capture.ok());
   for (const std::uint64_t nth : {1U, 2U}) p.device.fail_nth(device_call::set_access, nth);
   EXPECT_EQ(p.take(page, s), 0U);

@@ -1,8 +1,8 @@
 // Following a plan: the conditions for a planned place, and the places of all other requests.
 #include <gtest/gtest.h>
 
+#include "cacheless_pool.hpp"
 #include "log.hpp"
-#include "lone_arena.hpp"
 #include "segment_each.hpp"
 
 namespace gpumem {
@@ -20,7 +20,7 @@ std::shared_ptr<const plan::step_plan> two_streams() {
 
 struct planned_arena {
   sim_device device;
-  lone_arena tested;
+  cacheless_pool tested;
   stream_ref one = device.create_stream();
   stream_ref two = device.create_stream();
   explicit planned_arena(stream_reuse reuse, std::uint64_t at_first = 2 * mib)
@@ -32,8 +32,8 @@ struct planned_arena {
   planned_arena(const planned_arena&) = delete;
   planned_arena& operator=(const planned_arena&) = delete;
 
-  static arena_config config(stream_reuse reuse) {
-    arena_config c;
+  static pool_config config(stream_reuse reuse) {
+    pool_config c;
     c.reuse = reuse;
     c.plan = two_streams();
     return c;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "bits.hpp"
+#include "cacheless_pool.hpp"
 #include "gpumem/sim_device.hpp"
 #include "segment_each.hpp"
 
@@ -237,7 +238,7 @@ TEST(pool, under_notify_the_handle_is_the_key) {
   EXPECT_NE(a, 0U);
   EXPECT_TRUE(x.it->free_to_cache(a, {.stream = x.one}));
   EXPECT_EQ(x.it->stats().locks, before.locks);
-  EXPECT_EQ(*x.it->key_of(x.one), reinterpret_cast<std::uintptr_t>(x.one.handle));
+  EXPECT_EQ(*x.it->streams().key_of(x.one), reinterpret_cast<std::uintptr_t>(x.one.handle));
   EXPECT_EQ(x.device.calls()[static_cast<std::size_t>(device_call::stream_id)], asked);
 }
 
@@ -305,10 +306,10 @@ TEST(pool, a_free_that_states_the_blocks_own_stream_asks_no_driver_even_when_tha
     tested_pool x;
     const address a = x.take(mib, x.one);
     const address b = x.take(mib, x.one);
-    const std::uint64_t key = *x.it->key_of(x.one);
+    const std::uint64_t key = *x.it->streams().key_of(x.one);
     x.give(a, {.stream = x.one});
     if (is_told) {
-      ASSERT_TRUE(x.it->below().stream_release(key).ok());
+      ASSERT_TRUE(x.it->streams().stream_release(key).ok());
     }
     ASSERT_TRUE(x.device.destroy_stream(x.one).ok());
     const std::uint64_t asked = asked_for_ids(x);
@@ -373,7 +374,7 @@ TEST(pool, what_a_region_owns_stays_out_of_the_caches) {
   tested_pool x;
   x.calm();
   x.give(x.take(1000));
-  const std::uint64_t region = x.it->below().open_region({}, 0);
+  const std::uint64_t region = x.it->streams().open_region({}, 0);
   address a = 0;
   ASSERT_TRUE(x.allocate({.bytes = 1000, .region = region}, &a).ok());
   EXPECT_EQ(x.it->describe(a)->requested_bytes, 1000U);
@@ -391,7 +392,7 @@ TEST(pool, a_free_behind_all_work_is_set_aside_until_a_lock_is_taken) {
   tested_pool x{notify};
   const address a = x.take(mib, x.one);
   EXPECT_FALSE(x.it->free_behind_all_work(a)) << "no stream stands for all work";
-  ASSERT_TRUE(x.it->below().stand_for_all_work(x.two).ok());
+  ASSERT_TRUE(x.it->streams().stand_for_all_work(x.two).ok());
   x.device.enqueue(x.one, 1'000'000);
   ASSERT_TRUE(x.it->free_behind_all_work(a));
   EXPECT_FALSE(x.it->free_behind_all_work(a)) << "a second free";
@@ -448,6 +449,8 @@ TEST(pool, a_request_that_finds_no_room_is_refused_with_a_report_and_nothing_is_
   EXPECT_EQ(report->pool_statistics.thread_cached_bytes, 0U) << "the caches were emptied for it";
   EXPECT_EQ(x.allocate({.bytes = at_first}, &at).code(), errc::out_of_memory);
   EXPECT_EQ(x.it->stats().out_of_memory, 2U);
+  x.give(x.take(2000));
+  EXPECT_EQ(x.it->stats().thread_cached_bytes, 0U) << "they were told to keep less";
   x.give(a);
   x.give(x.take(at_first));
 }
@@ -548,8 +551,9 @@ TEST(pool, check_finds_bytes_that_do_not_add_up) {
   tested_pool x;
   const address a = x.take(1000);
   const auto add_requested = [&x](std::uint64_t bytes) {
-    const arena_lock lock{x.it->below().mutex()};
-    x.it->below().counts().requested_bytes += bytes;
+    arena_state& state = pool_parts::arena_of(*x.it).state;
+    const arena_lock lock{state.mutex};
+    state.counts.requested_bytes += bytes;
   };
   add_requested(1);
   EXPECT_EQ(x.it->check().code(), errc::corrupt);
@@ -559,10 +563,10 @@ TEST(pool, check_finds_bytes_that_do_not_add_up) {
   add_requested(0ULL - 100);
   EXPECT_TRUE(x.it->check().ok());
   {
-    arena& below = x.it->below();
-    const arena_lock lock{below.mutex()};
-    const block_index i = below.blocks().containing(a);
-    below.free_block(i, below.blocks().at(i).owner);  // behind the pool's back
+    arena& parts = pool_parts::arena_of(*x.it);
+    const arena_lock lock{parts.state.mutex};
+    const block_index i = parts.state.blocks.containing(a);
+    parts.free_block(i, parts.state.blocks.at(i).owner);  // behind the pool's back
   }
   EXPECT_THAT(x.it->check().message(), HasSubstr("pointer slots and blocks out of the heap differ: 1 and 0"));
   x.sound = false;

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "bits.hpp"
+#include "cacheless_pool.hpp"
 #include "gpumem/sim_device.hpp"
 #include "known_segments.hpp"
 #include "log.hpp"
-#include "lone_arena.hpp"
 
 namespace gpumem {
 namespace {
@@ -20,9 +20,9 @@ struct segment_each final : policy {
 
 TEST(giving_back, returns_the_largest_segments_first) {
   sim_device device{sim_config{}};
-  arena_config config;
+  pool_config config;
   config.limit_bytes = config.total_bytes = gib;
-  lone_arena tested{device, config, std::make_unique<segment_each>()};
+  cacheless_pool tested{device, config, std::make_unique<segment_each>()};
   std::vector<address> blocks;
   for (const std::uint64_t bytes : {16 * mib, 64 * mib, 2 * mib, 128 * mib, 32 * mib}) {
     address at = 0;
@@ -39,9 +39,9 @@ TEST(giving_back, returns_the_largest_segments_first) {
 
 TEST(giving_back, tells_observers_before_a_segment_goes) {
   sim_device device{sim_config{}};
-  lone_arena tested{device, {}, std::make_unique<segment_each>()};
+  cacheless_pool tested{device, {}, std::make_unique<segment_each>()};
   const auto observer = std::make_shared<known_segments>();
-  (*tested).observers().add(observer);
+  (*tested).observe_segments(observer);
   const address kept = tested.take(8 * mib);
   const address going = tested.take(32 * mib);
   tested.give(going);
@@ -56,7 +56,7 @@ TEST(giving_back, tells_observers_before_a_segment_goes) {
   EXPECT_EQ(tested.trim(32 * mib).returned_bytes, 32 * mib);
   EXPECT_EQ(used, std::vector<std::uint64_t>{40 * mib}) << "the memory is still there";
   EXPECT_TRUE(tested.check().ok()) << "a block may be freed meanwhile";
-  observer->expect_all(tested.locked([](arena& a, arena_lock&) GPUMEM_UNDER_LOCK { return a.segments(); }));
+  observer->expect_all((*tested).segments());
 }
 
 struct throwing_observer final : segment_observer {
@@ -66,10 +66,10 @@ struct throwing_observer final : segment_observer {
 
 TEST(giving_back, an_observer_that_throws_is_logged_and_the_others_are_told) {
   sim_device device{sim_config{}};
-  lone_arena tested{device, {}, std::make_unique<segment_each>()};
+  cacheless_pool tested{device, {}, std::make_unique<segment_each>()};
   const auto observer = std::make_shared<known_segments>();
-  (*tested).observers().add(observer);
-  (*tested).observers().add(std::make_shared<throwing_observer>());
+  (*tested).observe_segments(observer);
+  (*tested).observe_segments(std::make_shared<throwing_observer>());
   std::vector<std::string> lines;
   const log_sink before = set_log_sink([&lines](std::string_view line) { lines.emplace_back(line); });
   tested.give(tested.take(8 * mib));

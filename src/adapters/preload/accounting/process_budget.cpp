@@ -7,7 +7,7 @@
 namespace gpumem::preload {
 
 status process_budget::open(allocator* pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes,
-                            std::uint64_t measured_bytes, shared_budget* group) {
+                            std::uint64_t measured_bytes, group_ledger* group) {
   const mutex_lock lock{mutex_};
   group_ = group;
   measured_ = measured_bytes;

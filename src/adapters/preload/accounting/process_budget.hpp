@@ -27,7 +27,7 @@ class process_budget {
   /// leaves nothing.
   /// `group`: is charged for counted bytes, too; may be null, and outlives this.
   status open(allocator* pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes, std::uint64_t measured_bytes,
-              shared_budget* group);
+              group_ledger* group);
   /// Takes over the counted bytes of `predecessor`, the device's account before there was a pool, and redirects later
   /// calls of `predecessor` to this account. Requires that `measured_bytes` of `open` did not include them.
   void take_over(process_budget& predecessor);
@@ -59,7 +59,7 @@ class process_budget {
   process_budget* successor_ GPUMEM_GUARDED_BY(mutex_) = nullptr;
   // Set by `open`, before other threads see this object.
   allocator* pool_ = nullptr;
-  shared_budget* group_ = nullptr;
+  group_ledger* group_ = nullptr;
   std::uint64_t limit_ = 0;
   std::uint64_t headroom_ GPUMEM_GUARDED_BY(mutex_) = 0;
   std::uint64_t measured_ GPUMEM_GUARDED_BY(mutex_) = 0;

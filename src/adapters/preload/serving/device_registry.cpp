@@ -10,10 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "behind_all_work.hpp"
 #include "checked_mutex.hpp"
 #include "driver_calls.hpp"
-#include "first_use.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "is_preloaded.hpp"
 #include "job_budget.hpp"
@@ -231,7 +229,7 @@ result<served_context*> open_device(int ordinal, CUdevice handle, CUcontext cont
   if (in_job(*options)) {
     if (status ok = join_job(*d, *options, of_pool); !ok) return ok;
   }
-  result<std::unique_ptr<allocator>> memory = allocator::open(devices, of_pool);
+  result<std::unique_ptr<pooled_allocator>> memory = pooled_allocator::open(devices, of_pool);
   if (!memory) return memory.why();
   d->memory = *std::move(memory);
   d->dedicated = options->ipc;
@@ -243,7 +241,7 @@ result<served_context*> open_device(int ordinal, CUdevice handle, CUcontext cont
       return driver_failed("cuStreamCreate", e);
     }
   }
-  if (status ok = stand_for_all_work(*d->memory, {d->free_stream}); !ok) return ok;
+  if (status ok = d->memory->stand_for_all_work({d->free_stream}); !ok) return ok;
   CUmemoryPool usual = nullptr;
   CUmemoryPool current = nullptr;
   if (calls()->default_pool(&usual, handle) == CUDA_SUCCESS &&
@@ -260,7 +258,7 @@ void publish_once() {
   static bool done = false;
   if (std::exchange(done, true)) return;
   const auto open_now = [] {
-    std::vector<allocator*> allocators;
+    std::vector<pooled_allocator*> allocators;
     for_each_device([&allocators](served_context& device) { allocators.push_back(device.memory.get()); });
     return allocators;
   };
@@ -378,7 +376,7 @@ void take_every_device(const served_context& used) noexcept {
   if (!untouched.load(std::memory_order_relaxed) || !untouched.exchange(false, std::memory_order_acq_rel)) return;
   open_unused_devices();
   for_each_device([&used](const served_context& device) {
-    if (&device != &used && !device.dedicated) preallocate_pools(*device.memory);
+    if (&device != &used && !device.dedicated) device.memory->preallocate();
   });
 }
 

@@ -3,7 +3,7 @@
 //
 // Any stream may use a block of cudaMalloc, and a block of cudaFree is reused once all work enqueued so far is done. So
 // gpumem allocates such blocks on a stream of its own, `alloc_stream`, and frees them in the order of another,
-// `free_stream`, which covers all work on the context (behind_all_work.hpp). Before the host hands a block out, it
+// `free_stream`, which covers all work on the context (pooled_allocator.hpp). Before the host hands a block out, it
 // waits for the work that `alloc_stream` was made to wait for. Both are real streams, so that their handles are unique;
 // they only ever wait.
 //
@@ -16,8 +16,8 @@
 #include <string>
 
 #include "entry_points.hpp"
-#include "gpumem/allocator.hpp"
 #include "gpumem/device.hpp"
+#include "pooled_allocator.hpp"
 #include "process_budget.hpp"
 
 namespace gpumem {
@@ -26,12 +26,12 @@ struct cuda_driver;
 
 namespace gpumem::preload {
 
-struct served_context {
+struct GPUMEM_HIDDEN served_context {
   int ordinal = 0;
   CUdevice handle{};
   CUcontext context = nullptr;
   std::unique_ptr<device> cuda_device;
-  std::unique_ptr<allocator> memory;
+  std::unique_ptr<pooled_allocator> memory;
   CUstream alloc_stream = nullptr;
   CUstream free_stream = nullptr;
   bool dedicated = false;  ///< GPUMEM_IPC=1: cudaMalloc makes one driver allocation each

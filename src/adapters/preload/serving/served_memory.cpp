@@ -4,7 +4,6 @@
 #include <optional>
 #include <vector>
 
-#include "behind_all_work.hpp"
 #include "checked_mutex.hpp"
 #include "driver_calls.hpp"
 #include "driver_file.hpp"
@@ -146,7 +145,7 @@ bool free_without_lock(CUdeviceptr address) noexcept {
   if (!has_context_events() || capturing_somewhere()) return false;
   bool freed = false;
   for_each_device(
-      [&](served_context& device) { freed = freed || free_behind_all_work(*device.memory, pointer_of(address)); });
+      [&](served_context& device) { freed = freed || device.memory->free_behind_all_work(pointer_of(address)); });
   if (freed) forget_identity(address);
   return freed;
 }

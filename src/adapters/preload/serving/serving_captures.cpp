@@ -5,7 +5,6 @@
 
 #include "checked_mutex.hpp"
 #include "device_registry.hpp"
-#include "hold_captures.hpp"
 
 namespace gpumem::preload {
 namespace {
@@ -56,7 +55,7 @@ void capture_is_over(CUstream stream) noexcept {
   }
   // The capture is empty, because the driver made the graph's allocations.
   for_each_device([&](served_context& device) {
-    end_held_capture(*device.memory, number);
+    device.memory->end_held_capture(number);
     if (const result<graph_ref> empty = device.memory->capture_end({stream}))
       static_cast<void>(device.memory->graph_release(*empty));
   });
@@ -67,7 +66,7 @@ void tell_of_captures(served_context& device) noexcept {
   const mutex_lock lock{captures_mutex};
   for (const open_capture& capture : captures()) {
     static_cast<void>(capture.is_nameable() ? device.memory->capture_begin({capture.stream})
-                                            : hold_capture(*device.memory, capture.number));
+                                            : device.memory->hold_capture(capture.number));
   }
 }
 
