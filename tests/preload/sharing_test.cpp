@@ -11,6 +11,7 @@
 
 #include "driver_program.hpp"
 #include "status_socket.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem::preload_test {
 namespace {
@@ -24,8 +25,6 @@ class Sharing : public driver_program {
  protected:
   void SetUp() override {
     driver_program::SetUp();
-    folder_ = (std::filesystem::temp_directory_path() / "gpumem-sharing-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
     set("GPUMEM_SHARED_FOLDER", folder_);
     set("GPUMEM_NVML", GPUMEM_TEST_NVML);
     set("SIMCUDA_DEVICES", "3");
@@ -33,7 +32,6 @@ class Sharing : public driver_program {
     set("FAKENVML_UUIDS", zeros + "2," + zeros + "1," + zeros + "0");  // NVML counts in reverse order
     set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");                            // and by address they are as CUDA's
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
   static void set(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
 
   static CUresult start() { return linked<PFN_cuInit_v2000>("cuInit")(0); }
@@ -53,7 +51,8 @@ class Sharing : public driver_program {
   }
   [[nodiscard]] std::string ledger() const { return folder_ + "/group-lab-GPU-" + zeros + "0"; }
 
-  std::string folder_;
+  temporary_folder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 TEST_F(Sharing, TheProgramSeesTheCardsThatGpumemDevicesNames) {

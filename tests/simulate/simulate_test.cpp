@@ -15,6 +15,8 @@
 #include <sstream>
 #include <string>
 
+#include "temporary_folder.hpp"
+
 namespace gpumem::cli {
 namespace {
 
@@ -34,13 +36,6 @@ struct outcome {
 
 class Simulate : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "simulate_test_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::string content(const std::string& name) const {
     std::ifstream file{folder_ + "/" + name};
     return {std::istreambuf_iterator<char>{file}, {}};
@@ -60,7 +55,8 @@ class Simulate : public ::testing::Test {
     return simulate(options + " -- " GPUMEM_TEST_PROGRAM " " + words);
   }
 
-  std::string folder_;
+  temporary_folder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 /// The parts of PyTorch that the hooks read, with memory from the runtime.
@@ -279,6 +275,18 @@ TEST_F(Simulate, TellsWhatGpumemsOwnLimitRefused) {
   ASSERT_EQ(full.figures["oom"].size(), 1U) << full.err;
   EXPECT_EQ(full.figures["oom"][0]["why"], "more than is free");
 }
+
+#ifdef GPUMEM_TEST_TAKER
+TEST_F(Simulate, ReportsRequestsThatTheAdapterOfPyTorchRefused) {
+  const outcome got =
+      simulate("--card 2GiB --context 0 -- env GPUMEM_LIMIT=256MiB GPUMEM_POLICY=growth " GPUMEM_TEST_TAKER " torch");
+  ASSERT_EQ(got.figures["oom"].size(), 1U) << got.out << got.err;
+  const auto& row = got.figures["oom"][0];
+  EXPECT_EQ(row["function"], "gpumem_torch_alloc");
+  EXPECT_EQ(row["requested_bytes"], 16 * mib);
+  EXPECT_THAT(row["why"].get<std::string>(), StartsWith("gpumem: limit 256.00 MiB reached with 256.00 MiB live"));
+}
+#endif
 
 TEST_F(Simulate, WarnsOfMemoryThatTheDoublesDoNotSupport) {
   const outcome got = program("take_3d=100 take_array take_array", "--card 1GiB --context 0");

@@ -11,7 +11,7 @@
 
 #include <fstream>
 
-#include "unit/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {

@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "card_claims.hpp"
-#include "unit/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {

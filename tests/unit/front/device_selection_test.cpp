@@ -16,7 +16,7 @@
 #include "logical_devices.hpp"
 #include "published_figures.hpp"
 #include "shared_folder.hpp"
-#include "unit/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {

@@ -15,7 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "unit/temporary_folder.hpp"
+#include "child_process.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {
@@ -150,20 +151,6 @@ TEST(GroupLedger, AMemberWithoutALimitTakesTheOthers) {
   const auto second = join(t, std::nullopt);
   ASSERT_TRUE(second.ok()) << second.why().message();
   EXPECT_EQ((*second)->limit(), 100U);
-}
-
-/// Runs `body` in a child that exits with its result.
-template <typename Body>
-pid_t in_child(Body body) {
-  const pid_t child = ::fork();
-  if (child == 0) std::_Exit(body());
-  return child;
-}
-
-int exit_status_of(pid_t child) {
-  int code = 0;
-  ::waitpid(child, &code, 0);
-  return WIFEXITED(code) ? WEXITSTATUS(code) : -1;
 }
 
 TEST(GroupLedger, OthersMustAgreeOnTheLimit) {

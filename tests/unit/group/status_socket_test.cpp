@@ -10,7 +10,7 @@
 #include <atomic>
 #include <csignal>
 
-#include "unit/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {
