@@ -7,7 +7,7 @@ namespace gpumem {
 
 /// Makes the stream `all` represent all work on the devices of `memory`: a fence on it is an event on the whole
 /// context. A block freed on `all` is reusable when all work enqueued before its fence is done. Each thread records a
-/// fence per 16 such frees, or sooner, per 32 MiB. Call once, before the first allocation. `memory` must come from
+/// fence per 16 such frees, or sooner, per 1 MiB. Call once, before the first allocation. `memory` must come from
 /// `allocator::open`.
 status stand_for_all_work(allocator& memory, stream_ref all);
 

@@ -65,15 +65,5 @@ TEST(PolicyText, AUsersPolicyMayDeclareParameters) {
   EXPECT_EQ(make_policy("declared:slow", {}).code(), errc::bad_setting);
 }
 
-TEST(PolicyTable, HasARowForEachPolicyAndEachParameter) {
-  const std::string table = policy_table_markdown();
-  for (const char* name : {"growth", "hard_cap", "multi_pool", "grab_all", "caching", "expandable", "planned"}) {
-    EXPECT_THAT(table, HasSubstr("\n| `" + std::string{name} + "` | ")) << name;
-  }
-  for (const char* parameter : {"growth:segments", "expandable:slack", "planned:record", "planned:renew"}) {
-    EXPECT_THAT(policy_parameter_table_markdown(), HasSubstr("| `" + std::string{parameter} + "` | "));
-  }
-}
-
 }  // namespace
 }  // namespace gpumem::test
