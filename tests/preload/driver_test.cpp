@@ -207,7 +207,7 @@ TEST_F(Driver, AnOldDriverWaitsInTheFree) {
   EXPECT_EQ(again, at);
 }
 
-TEST_F(Driver, AnOldDriverParksWhatIsFreedDuringACapture) {
+TEST_F(Driver, AnOldDriverParksBlocksFreedDuringACapture) {
   setenv("SIMCUDA_DRIVER_VERSION", "12020", 1);
   setenv("GPUMEM_LIMIT", "64MiB", 1);
   begin();

@@ -95,7 +95,7 @@ TEST_F(Job, AScriptThatRemovesTheLibraryIsLeftAloneWithALine) {
       "gpumem: a program is started without LD_PRELOAD, which this one removed: no limit holds for it\nstarted\n");
 }
 
-TEST_F(Job, AJobWhoseContextsExceedTheLimitIsRefusedWithTheFigures) {
+TEST_F(Job, AJobWithContextsBeyondTheLimitIsRefusedWithTheFigures) {
   ::setenv("SIMCUDA_CONTEXT_BYTES", "300MiB", 1);
   const finished done = run("--limit 1GiB", program("primary 3"));
   // Without NVML a context that is made at the same time may be counted by two processes.

@@ -64,7 +64,7 @@ TEST_F(Sharing, TheProgramSeesTheCardsThatGpumemDevicesNames) {
   EXPECT_EQ(std::getenv("GPUMEM_DEVICES"), nullptr) << "a child must not choose once more";
 }
 
-TEST_F(Sharing, AutoIsTheCardThatNobodyUses) {
+TEST_F(Sharing, AutoIsTheUnusedCard) {
   set("FAKENVML_PIDS", "0=1,2=1");
   set("GPUMEM_DEVICES", "auto");
   ASSERT_EQ(start(), CUDA_SUCCESS);
@@ -93,7 +93,7 @@ TEST_F(Sharing, ABadChoiceIsNoDevice) {
   EXPECT_EQ(start(), CUDA_ERROR_NO_DEVICE);
 }
 
-TEST_F(Sharing, WithoutNvmlNobodyCanChoose) {
+TEST_F(Sharing, WithoutNvmlAutoIsRefused) {
   set("GPUMEM_NVML", "/no/nvml");
   set("GPUMEM_DEVICES", "auto");
   EXPECT_EQ(start(), CUDA_ERROR_NO_DEVICE);
@@ -129,7 +129,7 @@ TEST_F(Sharing, TheGroupsLimitHoldsForDedicatedAllocations) {
   EXPECT_LE(used_bytes(), 256 * mib);
 }
 
-TEST_F(Sharing, UnderALimitOnTheProcessTheGroupPaysForWhatTheDriverGives) {
+TEST_F(Sharing, UnderALimitOnTheProcessTheGroupIsChargedForTheDriversMemory) {
   set("GPUMEM_GROUP", "lab");
   set("GPUMEM_GROUP_LIMIT", "256MiB");
   set("GPUMEM_LIMIT", "800MiB");

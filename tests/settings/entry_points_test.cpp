@@ -172,7 +172,7 @@ TEST_P(EntryPoints, AGoodSettingGivesUpToItsLimit) {
   }
 }
 
-TEST_P(EntryPoints, WhatHasNoEffectIsSaid) {
+TEST_P(EntryPoints, SettingsWithoutEffectAreLogged) {
   if (pinned()) GTEST_SKIP() << "the program reads the settings itself";
   const outcome one_card = take("GPUMEM_LIMIT_1=256MiB");
   EXPECT_EQ(one_card.exit_status, 0);

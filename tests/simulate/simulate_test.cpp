@@ -105,7 +105,7 @@ TEST_F(Simulate, TellsThePeakAndPassesTheStatusOn) {
   EXPECT_EQ(got.out, "");
 }
 
-TEST_F(Simulate, TellsWhatDidNotFitAndWhy) {
+TEST_F(Simulate, ReportsARefusedRequestWithItsCause) {
   const outcome got = program("until_full=100", "--card 1GiB --context 0");
   EXPECT_EQ(got.exit_status, 0);
   EXPECT_THAT(got.out, HasSubstr("10 blocks"));
@@ -161,7 +161,7 @@ TEST_F(Simulate, CountsTheValuesThatTheHostReadAndWarns) {
   EXPECT_THAT(got.err, HasSubstr("sizes that depend on values"));
 }
 
-TEST_F(Simulate, CountsWhatACardLeavesUndefined) {
+TEST_F(Simulate, CountsUndefinedUses) {
   const outcome got = program("dead_stream dead_stream exit=3");
   EXPECT_EQ(got.exit_status, 3) << got.err;
   EXPECT_EQ(got.figures["undefined_uses"], 2);
@@ -260,7 +260,7 @@ TEST_F(Simulate, ServesTheProgramByAPolicy) {
   EXPECT_LE(limited.figures["cards"][0]["peak_reserved_bytes"], 100 * mib);
 }
 
-TEST_F(Simulate, TellsWhatGpumemsOwnLimitRefused) {
+TEST_F(Simulate, ReportsRequestsThatTheLimitRefused) {
   const outcome got = program("until_full=100", "--card 2GiB --context 0 --policy growth --limit 1GiB");
   EXPECT_THAT(got.out, HasSubstr("7 blocks")) << got.err;  // 256 MiB are kept for what is not gpumem's
   ASSERT_EQ(got.figures["oom"].size(), 1U) << got.err;
@@ -334,7 +334,7 @@ TEST_F(Simulate, RefusesAChildThatIsForkedAfterTheFirstCudaCall) {
   EXPECT_EQ(before.figures["cards"][0]["peak_live_bytes"], 50 * mib);
 }
 
-TEST_F(Simulate, TracesWhatAPolicyServed) {
+TEST_F(Simulate, TracesBlocksOfAPolicy) {
   const outcome got = program("take=3 take=5 free", "--policy growth --trace t.csv");
   EXPECT_EQ(got.exit_status, 0) << got.err;
   EXPECT_THAT(content("t.csv"), HasSubstr("allocate"));
@@ -485,7 +485,7 @@ TEST_F(Simulate, WritesJsonToStandardOutput) {
   EXPECT_FALSE(fs::exists(folder_ + "/-"));
 }
 
-TEST_F(Simulate, KeepsWhatPyTorchWasRefusedInTheTrace) {
+TEST_F(Simulate, KeepsRefusedRequestsOfPyTorchInTheTrace) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/torch.py"} << stand_in_torch << R"(
 def refuse(mib):
@@ -689,7 +689,7 @@ print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), wor
 }
 
 /// Data-parallel training compares values of all ranks before its first step: each rank has this rank's values.
-TEST_F(Simulate, TakesTheOtherRanksToSendWhatThisOneSends) {
+TEST_F(Simulate, AssumesThatOtherRanksSendTheSameValues) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/ranks.py"} << R"(import ctypes
 cuda, nccl = ctypes.CDLL("libcudart.so.13"), ctypes.CDLL("libnccl.so.2")

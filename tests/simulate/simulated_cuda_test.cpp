@@ -82,7 +82,7 @@ TEST_F(SimulatedCuda, RefusesAnIncompletePackage) {
   EXPECT_THAT(content("out"), HasSubstr("MISSING: libcublas.so.13, python/gpumem_simulated_torch.py of the simulated"));
 }
 
-TEST_F(SimulatedCuda, DoctorSaysWhatToType) {
+TEST_F(SimulatedCuda, DoctorPrintsTheCommands) {
   EXPECT_EQ(run(GPUMEM_PROGRAM, "simulate --doctor"), 0) << content("out");
   EXPECT_THAT(content("out"), HasSubstr("ok:      simulated CUDA"));
   EXPECT_THAT(content("out"), HasSubstr("note:    no torch in this Python"));

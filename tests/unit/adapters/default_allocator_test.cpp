@@ -56,7 +56,7 @@ TEST_F(DefaultAllocator, IsOverTheCardsThatGpumemDevicesNames) {
   (*all)->deallocate(block);
 }
 
-TEST_F(DefaultAllocator, AutoIsTheCardThatNobodyUses) {
+TEST_F(DefaultAllocator, AutoIsTheUnusedCard) {
   set("GPUMEM_DEVICES", "auto");
   const auto all = default_allocator();
   ASSERT_TRUE(all.ok()) << all.why().message();
@@ -91,7 +91,7 @@ TEST_F(DefaultAllocator, FirstUseUnderGrabAllTakesEveryVisibleDevice) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE((*all)->check(i).ok()) << i;
 }
 
-TEST_F(DefaultAllocator, FirstUseTakesOnlyWhatGpumemDevicesSelects) {
+TEST_F(DefaultAllocator, FirstUseTakesOnlyDevicesThatGpumemDevicesSelects) {
   set("GPUMEM_POLICY", "grab_all");
   set("GPUMEM_DEVICES", "2,0");
   const auto all = default_allocator();
@@ -130,7 +130,7 @@ TEST_F(DefaultAllocator, AnswersGpumemTop) {
   EXPECT_THAT(told[0].answer, HasSubstr("\"policy\":\"growth\""));
 }
 
-TEST_F(DefaultAllocator, AnswersNobodyWhereItMustNot) {
+TEST_F(DefaultAllocator, PublishesNothingWithoutPermission) {
   set("GPUMEM_PUBLISH", "0");
   ASSERT_TRUE(default_allocator().ok());
   EXPECT_TRUE(std::filesystem::is_empty(folder_));

@@ -118,7 +118,7 @@ TEST(OptionTable, OptionIsTheVariableInSmallLetters) {
   }
 }
 
-TEST(OptionTable, DefaultTextIsWhatSettingsStartWith) {
+TEST(OptionTable, DefaultTextEqualsTheInitialSettings) {
   for (const option_row& row : option_table()) {
     EXPECT_EQ(line_of(settings{}, row.variable), fmt::format("{}={} (default)", row.variable, row.default_text));
   }
@@ -345,7 +345,7 @@ TEST(Settings, OddNamesAreUnknownVariables) {
   }
 }
 
-TEST(Settings, StrictRefusesTheFirstProblemWhateverTheOrder) {
+TEST(Settings, StrictRefusesTheFirstProblemInAnyOrder) {
   const std::pair<std::string, std::string> strict{"GPUMEM_STRICT", "1"};
   const std::pair<std::string, std::string> unknown{"GPUMEM_LIMTI", "4GiB"};
   const std::pair<std::string, std::string> bad{"GPUMEM_LIMIT", "0"};
@@ -362,7 +362,7 @@ TEST(Settings, StrictRefusesTheFirstProblemWhateverTheOrder) {
   }
 }
 
-TEST(Settings, StrictAcceptsWhatIsGood) {
+TEST(Settings, StrictAcceptsGoodValues) {
   settings s;
   ASSERT_TRUE(s.apply({{"GPUMEM_LIMIT", "1G"}, {"GPUMEM_STRICT", "1"}, {"HOME", "x"}}).ok());
   EXPECT_TRUE(s.strict);
@@ -437,7 +437,7 @@ TEST(Settings, BadOverrideIsAProblemOfItsOwnName) {
   EXPECT_TRUE(s.for_device(1).thread_cache);
 }
 
-TEST(Settings, WhatConcernsTheProcessCannotDifferBetweenDevices) {
+TEST(Settings, ProcessOptionsCannotDifferBetweenDevices) {
   for (const std::string option : {"TRACE", "STATS", "VERBOSE", "STRICT"}) {
     const std::string variable = fmt::format("GPUMEM_{}", option);
     EXPECT_THAT(problems_of({{variable + "_0", "1"}}),
@@ -475,7 +475,7 @@ TEST(Settings, PoolsMayNamePoliciesWithParameters) {
   EXPECT_FALSE(parse_pools("2GiB,x=3").ok()) << "a parameter of no policy";
 }
 
-TEST(Settings, AnOptionsTextIsWhatSetReads) {
+TEST(Settings, TheTextOfAnOptionIsReadBySet) {
   settings s;
   EXPECT_EQ(s.text("slack"), "");
   EXPECT_EQ(s.text("no_such_option"), "");

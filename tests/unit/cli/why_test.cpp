@@ -187,7 +187,7 @@ TEST_F(Why, ReadsTheRecordingOfALivingProcess) {
                  "records nothing; start the program with GPUMEM_TRACE=run.csv");
 }
 
-TEST_F(Why, SaysWhatToDoWithWhatIsNoRecording) {
+TEST_F(Why, ExplainsAFileThatIsNoRecording) {
   write("empty.csv", "");
   write("foreign.csv", "a,b\n1,2\n");
   expect_refused("why '" + path("empty.csv") + "'", 1, "empty.csv");
@@ -197,7 +197,7 @@ TEST_F(Why, SaysWhatToDoWithWhatIsNoRecording) {
   expect_refused("why x.csv --capacity 0", 2, "expected from 1 byte");
 }
 
-TEST_F(Why, ReadsARecordingWhoseEndIsMissing) {
+TEST_F(Why, ReadsARecordingWithoutItsEnd) {
   const std::string text = cut_up().text() + "1,00:00:00:000099,allo";
   write("killed.csv", text);
   const json all = json::parse(run("why '" + path("killed.csv") + "' --json -").out);

@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(StatusSocket, AnswersWhoeverAsks) {
+TEST(StatusSocket, AnswersEveryClient) {
   const temporary_folder t;
   std::atomic<int> asked{0};
   auto made =

@@ -19,7 +19,7 @@ TEST(PolicyText, SplitsParametersAtCommaAndPlus) {
   }
 }
 
-TEST(PolicyText, RefusesWhatIsNoParameter) {
+TEST(PolicyText, RefusesUnknownParameters) {
   for (const char* text : {"any:", "any:a=", "any:=1", "any:a=1,", "any:a b", "any:a=1,a=2", "any:a/b=1"}) {
     EXPECT_EQ(parameters_in(text).code(), errc::bad_setting) << text;
   }
