@@ -220,25 +220,26 @@ result<report> make_report(const inputs& all, const options& options) {
 
 /// The requested output files, checked before anything is measured.
 struct outputs {
-  explicit outputs(const options& options) : json{options.json_path}, csv{options.csv_path}, html{options.html_path} {}
+  explicit outputs(const options& options)
+      : json{"--json", options.json_path}, csv{"--csv", options.csv_path}, html{"--html", options.html_path} {}
   output_file json;
   output_file csv;
   output_file html;
 
-  status try_out() {
+  [[nodiscard]] status check() const {
     if (html.wanted()) {
       if (status can = page_available(); !can) return can;
     }
-    for (output_file* each : {&json, &csv, &html}) {
-      if (status writable = each->try_out(); !writable) return writable;
+    for (const output_file* each : {&json, &csv, &html}) {
+      if (status writable = each->check(); !writable) return writable;
     }
     return {};
   }
 
   /// Writes files first, so that no table is printed if one of them fails.
-  status write(const report& made) {
+  [[nodiscard]] status write(const report& made) const {
     bool table = true;
-    const std::pair<output_file*, const std::string*> texts[]{
+    const std::pair<const output_file*, const std::string*> texts[]{
         {&json, &made.json}, {&csv, &made.csv}, {&html, &made.html}};
     for (const auto& [file, text] : texts) {
       if (!file->wanted()) continue;
@@ -262,8 +263,8 @@ int run(int argc, const char* const* argv) {
   }
   const auto all = gather_inputs(options);
   if (!all) return complain(all.why(), bad_input);
-  outputs files{options};
-  if (status writable = files.try_out(); !writable) return complain(writable, bad_input);
+  const outputs files{options};
+  if (status writable = files.check(); !writable) return complain(writable, bad_input);
   const auto made = make_report(*all, options);
   if (!made) return complain(made.why(), made.code() == errc::bad_setting ? bad_input : defect);
   if (status written = files.write(*made); !written) return complain(written, bad_input);

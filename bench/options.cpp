@@ -4,16 +4,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
-#include <cmath>
 #include <thread>
 
-#include "../cli/pages.hpp"
 #include "bits.hpp"
 #include "generate.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "gpumem/settings.hpp"
 #include "merge.hpp"
+#include "pages.hpp"
 #include "peer.hpp"
 #include "session.hpp"
 #include "text.hpp"
@@ -46,24 +44,6 @@ status refused(std::string_view option, std::string_view value, std::string_view
   return {errc::bad_setting, fmt::format("{} {}: expected {}", option, printable(value), expected)};
 }
 
-/// Reads digits with an optional fraction, no sign and no exponent. Leaves the rest in `text`.
-std::optional<double> take_number(std::string_view& text) {
-  if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
-  double value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  if (code != std::errc{} || !std::isfinite(value)) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return value;
-}
-
-template <typename number>
-std::optional<number> parse_integer(std::string_view text) {
-  number value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || code != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 status read_values(const option_texts& texts, options& options) {
   if (status device = parse_device(texts.device, options.setup); !device) return device;
   if (options.setup.cuda && options.subcommand == command::fit) {
@@ -83,7 +63,7 @@ status read_values(const option_texts& texts, options& options) {
       return refused("--baseline", each, "cub, cuda_malloc or cuda_malloc_async; peers run under compare and fit only");
     }
   }
-  const auto peer_limit = parse_integer<unsigned>(texts.peer_limit);
+  const auto peer_limit = whole_number<unsigned>(texts.peer_limit);
   if (!peer_limit || *peer_limit == 0 || *peer_limit > longest_peer_s) {
     return refused("--peer-limit", texts.peer_limit, fmt::format("whole seconds from 1 to {}", longest_peer_s));
   }
@@ -94,19 +74,19 @@ status read_values(const option_texts& texts, options& options) {
   const auto share = parse_share(texts.shared_use);
   if (!share) return share.why();
   options.setup.shared_use = *share;
-  const auto seed = parse_integer<std::uint64_t>(texts.seed);
+  const auto seed = whole_number<std::uint64_t>(texts.seed);
   if (!seed) return refused("--seed", texts.seed, "a whole number from 0 to 2^64 - 1");
   options.setup.seed = *seed;
   options.jobs = std::max(1U, std::thread::hardware_concurrency());
   if (!texts.jobs.empty()) {
-    const auto jobs = parse_integer<unsigned>(texts.jobs);
+    const auto jobs = whole_number<unsigned>(texts.jobs);
     if (!jobs || *jobs == 0 || *jobs > most_jobs) {
       return refused("--jobs", texts.jobs, fmt::format("a whole number from 1 to {}", most_jobs));
     }
     options.jobs = *jobs;
   }
   for (const std::string& each : texts.threads) {
-    const auto threads = parse_integer<unsigned>(each);
+    const auto threads = whole_number<unsigned>(each);
     if (!threads || *threads == 0 || *threads > most_threads) {
       return refused("--threads", each, fmt::format("a whole number from 1 to {}", most_threads));
     }
@@ -248,7 +228,7 @@ namespace {
 status find_gpu(std::string_view text, replay_setup& setup) {
   int ordinal = 0;
   if (text != "cuda") {
-    const auto named = parse_integer<int>(text.substr(5));
+    const auto named = whole_number<int>(text.substr(5));
     if (!named || *named < 0) return refused("--device", text, "cuda or cuda:N, N from 0");
     ordinal = *named;
   }
@@ -285,7 +265,7 @@ status parse_device(std::string_view text, replay_setup& setup) {
 result<std::uint64_t> parse_lag(std::string_view text) {
   constexpr std::string_view expected = "a time such as 1ms, 250us or 0, at most 1000s";
   std::string_view unit = text;
-  const auto value = take_number(unit);
+  const auto value = take_decimal(unit);
   if (!value) return refused("--lag", text, expected);
   double ns = *value;
   if (unit == "us") {
@@ -303,7 +283,7 @@ result<std::uint64_t> parse_lag(std::string_view text) {
 
 result<double> parse_share(std::string_view text) {
   std::string_view unit = text;
-  const auto value = take_number(unit);
+  const auto value = take_decimal(unit);
   if (!value || (!unit.empty() && unit != "%") || *value > 100) {
     return refused("--shared-use", text, "a share from 0% to 100%");
   }
@@ -364,7 +344,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
                   "expected sweep, merge or generate as the first argument, followed by its options"};
   }
   if (!texts.pages.empty()) {
-    if (status written = cli::write_pages(app, GPUMEM_VERSION_TEXT, texts.pages); !written) return written;
+    if (status written = write_pages(app, GPUMEM_VERSION_TEXT, texts.pages); !written) return written;
     return std::optional<std::string>{""};
   }
   if (fit->parsed()) options.subcommand = command::fit;

@@ -362,7 +362,7 @@ int advise(const advise_options& options) {
   const bool as_recorded = capacity == 0 && !t.refusing_policy.empty();
   if (as_recorded) capacity = t.refused_within_bytes;
   const auto plan = [&] {
-    const progress line{"planning " + options.trace, std::chrono::duration<double>(plan_time).count()};
+    const bench::timed_progress line{"planning " + options.trace, std::chrono::duration<double>(plan_time).count()};
     return bench::own_plan::make(t, plan_time);
   }();
   if (!plan) return fail(1, plan.why().message());

@@ -10,7 +10,6 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <climits>
 #include <cstdio>
 #include <cstring>
@@ -70,18 +69,12 @@ class line_reader {
   std::size_t room_ = 0;
 };
 
-std::optional<std::uint64_t> number_of(std::string_view text, int base = 10) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  return error == std::errc{} && end == text.data() + text.size() ? std::optional{value} : std::nullopt;
-}
-
 /// Parses `00:00:01:500000` into microseconds.
 std::optional<std::uint64_t> time_of(std::string_view text) {
   std::uint64_t us = 0;
   for (const std::uint64_t factor : {60U, 60U, 1'000'000U, 0U}) {
     const std::size_t colon = std::min(text.find(':'), text.size());
-    const std::optional<std::uint64_t> part = number_of(text.substr(0, colon));
+    const std::optional<std::uint64_t> part = whole_number<std::uint64_t>(text.substr(0, colon));
     if (!part || (factor != 0) != (colon != text.size())) return std::nullopt;
     us = factor != 0 ? (us + *part) * factor : us + *part;
     text.remove_prefix(std::min(colon + 1, text.size()));
@@ -110,12 +103,13 @@ std::optional<read_row> row_of(std::string_view line) {
   std::optional<std::uint64_t> location;
   if (action == "allocate failure") {
     parsed.row.action = dumped_action::refused;
-    location = number_of(pointer.substr(pointer.find('@') + 1)).value_or(0);
+    location = whole_number<std::uint64_t>(pointer.substr(pointer.find('@') + 1)).value_or(0);
   } else if (pointer.starts_with("0x") && (action == "allocate" || action == "free")) {
     parsed.row.action = action == "free" ? dumped_action::freed : dumped_action::allocated;
-    location = number_of(pointer.substr(2), 16);
+    location = whole_number<std::uint64_t>(pointer.substr(2), 16);
   }
-  const auto numbers = std::array{number_of(thread), time_of(time), location, number_of(bytes), number_of(stream)};
+  const auto numbers = std::array{whole_number<std::uint64_t>(thread), time_of(time), location,
+                                  whole_number<std::uint64_t>(bytes), whole_number<std::uint64_t>(stream)};
   for (const auto& each : numbers) {
     if (!each) return std::nullopt;
   }

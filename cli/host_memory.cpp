@@ -3,13 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <sstream>
 #include <vector>
+
+#include "text.hpp"
 
 namespace gpumem::cli {
 namespace {
@@ -61,10 +62,7 @@ std::uint64_t resident_bytes_of_descendants(const std::string& proc, pid_t comma
   std::error_code error;
   for (const auto& entry : fs::directory_iterator{proc, error}) {
     const std::string name = entry.path().filename().string();
-    pid_t pid = 0;
-    const auto [end, wrong] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (wrong == std::errc{} && end == name.data() + name.size())
-      children.emplace(parent_of(entry.path().string()), pid);
+    if (const auto pid = whole_number<pid_t>(name)) children.emplace(parent_of(entry.path().string()), *pid);
   }
   std::uint64_t sum = 0;
   std::vector<pid_t> open{command};

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -41,9 +40,7 @@ std::vector<int> all_processes() {
   std::error_code ignored;
   for (const auto& process : fs::directory_iterator{"/proc", ignored}) {
     const std::string name = process.path().filename().string();
-    int pid = 0;
-    const auto [end, code] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (code == std::errc{} && end == name.data() + name.size()) processes.push_back(pid);
+    if (const auto pid = whole_number<int>(name)) processes.push_back(*pid);
   }
   std::sort(processes.begin(), processes.end());
   return processes;

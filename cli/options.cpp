@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
-#include <cmath>
 #include <limits>
 #include <span>
 
@@ -42,19 +40,9 @@ constexpr setting_option setting_options[] = {
     {"--group-limit", "group_limit", "L", "the group's budget on each card (GPUMEM_GROUP_LIMIT)"},
 };
 
-/// Reads a number in plain digits and sets `rest` to the text after it.
-std::optional<double> read_seconds(std::string_view text, std::string_view* rest) {
-  double value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  if (code != std::errc{} || !std::isfinite(value) || value < 0) return std::nullopt;
-  *rest = text.substr(static_cast<std::size_t>(end - text.data()));
-  return value;
-}
-
 status read_interval(const std::string& text, double& seconds) {
-  std::string_view rest;
-  const std::optional<double> value = read_seconds(text, &rest);
-  if (!value || !rest.empty() || *value < shortest_interval_s || *value > longest_interval_s) {
+  const std::optional<double> value = decimal_number(text);
+  if (!value || *value < shortest_interval_s || *value > longest_interval_s) {
     return {errc::bad_setting, fmt::format("--interval {}: expected seconds from {} to {}", printable(text),
                                            shortest_interval_s, longest_interval_s)};
   }
@@ -206,8 +194,8 @@ result<std::optional<std::string>> parse_run(const command_line& line, std::span
 }  // namespace
 
 status read_time(const std::string& text, const char* option, double& seconds) {
-  std::string_view unit;
-  const std::optional<double> value = read_seconds(text, &unit);
+  std::string_view unit = text;
+  const std::optional<double> value = take_decimal(unit);
   const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
   if (!value || factor == 0 || *value * factor > longest_wait_s) {
     return {errc::bad_setting, fmt::format("{} {}: expected a time such as 30s, 10m or 2h", option, printable(text))};
@@ -230,7 +218,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
     return status{errc::bad_setting, fmt::format("{} (--help lists the options)", first_line(wrong.what()))};
   }
   if (!line.pages.empty()) {
-    if (status written = write_pages(line.app, GPUMEM_VERSION_TEXT, line.pages); !written) return written;
+    if (status written = bench::write_pages(line.app, GPUMEM_VERSION_TEXT, line.pages); !written) return written;
     return std::optional<std::string>{""};
   }
   if (line.app.get_subcommands().empty()) {

@@ -89,7 +89,7 @@ int plan_static(const plan_options& options, const plan::solve_options& limits) 
   const result<plan::problem> buffers = plan::read_problem(options.static_file);
   if (!buffers) return fail(1, buffers.why().message());
   const result<plan::solution> found = [&] {
-    const progress line{"placing " + options.static_file, options.time_limit_s};
+    const bench::timed_progress line{"placing " + options.static_file, options.time_limit_s};
     return plan::solve(*buffers, limits);
   }();
   if (!found) return fail(1, fmt::format("{}: {}", options.static_file, found.why().message()));
@@ -106,7 +106,7 @@ int plan_trace(const plan_options& options, const plan::solve_options& limits) {
   const std::vector<plan::recorded_op> ops = bench::recorded_ops(bench::with_refused(*t));
   plan::solution found;
   const result<plan::step_plan> made = [&] {
-    const progress line{"planning " + options.trace, options.time_limit_s};
+    const bench::timed_progress line{"planning " + options.trace, options.time_limit_s};
     return plan::make_plan(ops, limits, &found, options.share_streams ? stream_reuse::device : stream_reuse::poll);
   }();
   const result<plan::step> step = plan::step_of(ops);

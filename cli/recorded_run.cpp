@@ -139,7 +139,7 @@ result<std::uint64_t> check_recorded_run(const recorded_run_options& options) {
   if (status ok = choose_card(options.card, card, card_bytes); !ok) return ok;
   if (status ok = check_cudnn_workspace(options.cudnn_workspace); !ok) return ok;
   if (!options.trace.empty()) {
-    if (status ok = check_output_file(options.trace, "--trace", true); !ok) return ok;
+    if (status ok = bench::check_output_file(options.trace, "--trace", true); !ok) return ok;
   }
   return options.context == "0" ? 0 : parse_bytes(options.context, "--context");
 }

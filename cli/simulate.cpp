@@ -94,12 +94,13 @@ result<simulated_setup> setup_of(const simulate_options& options) {
 /// Checks every output file before the program runs, so that a run of hours does not lose its result.
 status check_files(const simulate_options& options) {
   if (!options.trace.empty()) {
-    if (status ok = check_output_file(options.trace, "--trace", true); !ok) return ok;
+    if (status ok = bench::check_output_file(options.trace, "--trace", true); !ok) return ok;
   }
   if (!options.report.empty()) {
-    if (status ok = check_output_file(options.report, "--report"); !ok) return ok;
+    if (status ok = bench::check_output_file(options.report, "--report"); !ok) return ok;
   }
-  return options.json.empty() || options.json == standard_output ? status{} : check_output_file(options.json, "--json");
+  return options.json.empty() || options.json == standard_output ? status{}
+                                                                 : bench::check_output_file(options.json, "--json");
 }
 
 status write_file(const std::string& path, const std::string& text) {

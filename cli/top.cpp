@@ -11,9 +11,9 @@
 #include "device_figures.hpp"
 #include "job_rank.hpp"
 #include "look.hpp"
+#include "output_file.hpp"
 #include "print_error.hpp"
 #include "prometheus_text.hpp"
-#include "replaced_file.hpp"
 #include "served_figures.hpp"
 #include "text.hpp"
 #include "top_screen.hpp"
@@ -42,7 +42,7 @@ int show_metrics(const std::string& output) {
   if (!text) return fail(text.why(), 1);
   if (output.empty()) {
     fmt::print("{}", *text);
-  } else if (const status written = replace_file(output, "--output", *text); !written) {
+  } else if (const status written = bench::replace_file(output, "--output", *text); !written) {
     return fail(written, 2);
   }
   return shown.problem.empty() ? 0 : 1;

@@ -365,7 +365,7 @@ int why(const why_options& options) {
   if (!capacity) return fail(2, capacity.why().message());
   for (const auto& [option, path] : {std::pair{"--json", options.json}, std::pair{"--html", options.html}}) {
     if (path.empty() || (path == "-" && path == options.json)) continue;
-    if (status writable = check_output_file(path, option); !writable) return fail(2, writable.message());
+    if (status writable = bench::check_output_file(path, option); !writable) return fail(2, writable.message());
   }
   const auto read = load(options.recording);
   if (!read) return fail(1, read.why().message());

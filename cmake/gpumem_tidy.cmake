@@ -5,7 +5,7 @@ mark_as_advanced(GPUMEM_RUN_CLANG_TIDY)
 if(GPUMEM_RUN_CLANG_TIDY)
   add_custom_target(tidy
     COMMAND ${GPUMEM_RUN_CLANG_TIDY} -quiet -p ${PROJECT_BINARY_DIR}
-            "^${PROJECT_SOURCE_DIR}/(src|policies|bench|tools|examples)/"
+            "^${PROJECT_SOURCE_DIR}/(src|policies|replay|bench|tools|examples)/"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} USES_TERMINAL VERBATIM)
 else()
   add_custom_target(tidy

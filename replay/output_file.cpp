@@ -1,61 +1,98 @@
 #include "output_file.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <system_error>
+#include <random>
 
 #include "text.hpp"
 
 namespace gpumem::bench {
 namespace {
 
-/// Writes and closes. Returns the error number, or 0.
-int write_all(std::FILE* file, std::string_view text, bool close) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
-  const int error = written ? 0 : errno;
-  const bool closed = !close || std::fclose(file) == 0;
-  return error != 0 || closed ? error : errno;
+namespace fs = std::filesystem;
+
+/// Creates a file at `path` and removes it. Returns 0 or the errno.
+int make_and_remove(const std::string& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) return errno;
+  ::close(file);
+  std::error_code error;
+  fs::remove(fs::canonical(path, error), error);  // the target of a link, not the link
+  return 0;
+}
+
+/// Writes and flushes. Returns the error number, or 0.
+int write_all(std::FILE* file, std::string_view text) {
+  return std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0 ? 0 : errno;
+}
+
+/// Writes a whole file. Returns the error number, or 0.
+int write_file(const std::string& path, const char* mode, std::string_view text) {
+  std::FILE* const file = std::fopen(path.c_str(), mode);
+  if (file == nullptr) return errno;
+  const int error = write_all(file, text);
+  return std::fclose(file) != 0 && error == 0 ? errno : error;
+}
+
+status not_written(const std::string& path, const char* option, int error) {
+  return {errc::bad_setting,
+          fmt::format("{} {}: cannot be written: {}", option, printable(path, 4096), std::strerror(error))};
 }
 
 }  // namespace
 
-output_file::~output_file() {
-  std::error_code ignored;
-  if (created_) std::filesystem::remove(path_, ignored);
+status check_output_file(const std::string& path, const char* option, bool replaced) {
+  std::error_code error;
+  const fs::file_status kind = fs::status(path, error);
+  if (replaced && fs::exists(kind) && !fs::is_directory(kind) && !fs::is_regular_file(kind)) {
+    return {errc::bad_setting,
+            fmt::format("{} {}: cannot be replaced; expected a regular file", option, printable(path, 4096))};
+  }
+  int why = 0;
+  if (fs::is_directory(kind)) {
+    why = EISDIR;
+  } else if (!fs::exists(kind)) {
+    why = make_and_remove(path);
+  } else {  // not opened: on closing it a pipe's reader would see the end of its input
+    const std::string folder = fs::path{path}.has_parent_path() ? fs::path{path}.parent_path().string() : ".";
+    if (::access(path.c_str(), W_OK) != 0 || (replaced && ::access(folder.c_str(), W_OK | X_OK) != 0)) why = errno;
+  }
+  if (why == 0) return {};
+  return {errc::bad_setting, fmt::format("{}; expected a file in a folder that exists and can be written",
+                                         not_written(path, option, why).message())};
 }
 
-status output_file::failed(int error) const {
-  return {errc::bad_setting, fmt::format("{}: cannot be written: {}", printable(path_, 4096), std::strerror(error))};
-}
-
-status output_file::try_out() {
-  if (!wanted() || is_standard_output()) return {};
-  std::error_code ignored;
-  const bool existed = std::filesystem::exists(path_, ignored);
-  std::FILE* const file = std::fopen(path_.c_str(), "ab");
-  if (file == nullptr) return failed(errno);
-  created_ = !existed;
-  if (std::fclose(file) != 0) return failed(errno);
-  return {};
-}
-
-status output_file::write(std::string_view text) {
-  if (is_standard_output()) return print_out(text);
-  std::FILE* const file = std::fopen(path_.c_str(), "wb");
-  if (file == nullptr) return failed(errno);
-  if (const int error = write_all(file, text, true); error != 0) return failed(error);
-  created_ = false;  // keeps the destructor from removing it
-  return {};
+status replace_file(const std::string& path, const char* option, std::string_view text) {
+  if (status possible = check_output_file(path, option, true); !possible) return possible;
+  const std::string temporary = fmt::format("{}.{:08x}.part", path, std::random_device{}());
+  int error = write_file(temporary, "wbx", text);
+  if (error == EEXIST) return not_written(path, option, error);  // not this process's file
+  if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0) return {};
+  (void)std::remove(temporary.c_str());
+  return not_written(path, option, error);
 }
 
 status print_out(std::string_view text) {
-  const int error = write_all(stdout, visible(text), false);  // names come from files
+  const int error = write_all(stdout, visible(text));  // names come from files
   if (error == 0) return {};
   return {errc::bad_setting, fmt::format("standard output cannot be written: {}", std::strerror(error))};
+}
+
+status output_file::check() const {
+  return !wanted() || is_standard_output() ? status{} : check_output_file(path_, option_);
+}
+
+status output_file::write(std::string_view text) const {
+  if (is_standard_output()) return print_out(text);
+  const int error = write_file(path_, "wb", text);
+  return error == 0 ? status{} : not_written(path_, option_, error);
 }
 
 }  // namespace gpumem::bench

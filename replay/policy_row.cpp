@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include "gpumem/policy.hpp"
@@ -16,8 +15,8 @@ namespace {
 constexpr unsigned most_tenants = 64;
 
 status parse_tenants(std::string_view text, unsigned& tenants) {
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), tenants);
-  if (code == std::errc{} && end == text.data() + text.size() && tenants >= 1 && tenants <= most_tenants) return {};
+  tenants = whole_number<unsigned>(text).value_or(0);
+  if (tenants >= 1 && tenants <= most_tenants) return {};
   return {errc::bad_setting,
           fmt::format("tenants={}: expected a whole number from 1 to {}", printable(text), most_tenants)};
 }

@@ -1,47 +1,52 @@
-/// A progress bar on stderr; silent if stderr is no terminal.
-///
-/// Any thread. The destructor clears the line.
+/// Progress on stderr, in a line that is drawn again. Silent if stderr is no terminal. The destructors clear the line.
 #pragma once
 
-#include <fmt/format.h>
-#include <unistd.h>
-
+#include <condition_variable>
 #include <cstddef>
-#include <cstdio>
 #include <mutex>
 #include <string>
 #include <string_view>
-
-#include "print_error.hpp"
-#include "text.hpp"
+#include <thread>
 
 namespace gpumem::bench {
 
+/// A bar of counted steps. Any thread.
 class progress {
  public:
-  progress(std::size_t steps, bool quiet) : steps_{steps}, shown_{!quiet && ::isatty(STDERR_FILENO) != 0} {}
-  ~progress() {
-    if (shown_) print_error("\r\033[K");
-  }
+  progress(std::size_t steps, bool quiet);
+  ~progress();
   progress(const progress&) = delete;
   progress& operator=(const progress&) = delete;
 
   /// Counts one step and shows its name.
-  void step(std::string_view name) {
-    if (!shown_) return;
-    constexpr std::size_t width = 30;
-    const std::lock_guard lock{mutex_};
-    const std::size_t full = steps_ == 0 ? width : ++done_ * width / steps_;
-    print_error("\r\033[K[{}{}] {}/{} {}", std::string(full, '#'), std::string(width - full, '.'), done_, steps_,
-                visible(name.substr(0, 40)));
-    (void)std::fflush(stderr);
-  }
+  void step(std::string_view name);
 
  private:
   std::mutex mutex_;
   const std::size_t steps_;
   const bool shown_;
   std::size_t done_ = 0;
+};
+
+/// The time that a task has taken, of its time limit: `planning run.csv: 3 s of at most 50 s`, from the first second
+/// until destruction.
+class timed_progress {
+ public:
+  timed_progress(std::string task, double longest_s);
+  ~timed_progress();
+  timed_progress(const timed_progress&) = delete;
+  timed_progress& operator=(const timed_progress&) = delete;
+
+ private:
+  void draw();
+
+  std::string task_;
+  double longest_s_;
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  bool finished_ = false;
+  bool drawn_ = false;
+  std::thread thread_;
 };
 
 }  // namespace gpumem::bench

@@ -19,10 +19,6 @@ void simcuda_set_granularity(uint64_t bytes);
 void simcuda_use(void* stream, uint64_t lag_ns, uint64_t address, uint64_t bytes);
 void simcuda_handed_out(uint64_t address, uint64_t bytes, void* stream);
 void simcuda_given_back(uint64_t address);
-/* Call when an allocator in front of the driver hands out the block in the program's call of `function`, a string that
- * must stay valid. The referee checks that earlier uses are ordered before work of the stream, or, if any stream may
- * use the block at once, before the host's next call. simcuda_handed_out may hand out parts of the block again. */
-void simcuda_served(const char* function, uint64_t block, uint64_t bytes, void* stream, int any_stream);
 /* Call if the referee cannot see this program's uses: the report gives the reason instead of a verdict. */
 void simcuda_note_unseen(const char* why);
 void simcuda_advance_by(uint64_t ns);
@@ -56,9 +52,6 @@ void simcuda_note_lost_rank(void);
 /* Allocates and frees a library's own memory on the current device. Returns a CUresult. */
 int simcuda_charge_library(uint64_t* address, uint64_t bytes);
 int simcuda_discharge_library(uint64_t address);
-/* Call when an allocator in front of the driver refuses a request on the device with that ordinal, for example at its
- * own limit. The run's report lists `why`, one line, with the card's own refusals. */
-void simcuda_note_refusal(int device, const char* function, uint64_t bytes, const char* why);
 /* Call when the program requests memory by a function that a simulated library lacks. */
 void simcuda_note_unsupported(const char* function);
 /* Number of undefined uses, counted with SIMCUDA_STRICT=report, which also prints them at exit. */

@@ -2,7 +2,6 @@
 #include "peer.hpp"
 
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 #include "binary_trace.hpp"
 #include "child.hpp"
 #include "protocol.hpp"
+#include "temporary_folder.hpp"
 #include "text.hpp"
 
 namespace gpumem::bench::peers {
@@ -25,26 +25,6 @@ struct document {
 };
 
 std::string file_of(const std::string& folder, const std::string& name) { return folder + "/" + name + ".json"; }
-
-/// A temporary folder, removed with its contents.
-class temporary_folder {
- public:
-  temporary_folder() {
-    std::error_code why;
-    std::string name = (std::filesystem::temp_directory_path(why) / "gpumem_peer.XXXXXX").string();
-    if (!why && ::mkdtemp(name.data()) != nullptr) path_ = name;
-  }
-  ~temporary_folder() {
-    std::error_code why;
-    if (!path_.empty()) std::filesystem::remove_all(path_, why);
-  }
-  temporary_folder(const temporary_folder&) = delete;
-  temporary_folder& operator=(const temporary_folder&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 status about(const policy_row& row, const std::string& reason) {
   return {errc::unsupported, fmt::format("{}: {}", row.baseline, reason)};
@@ -122,7 +102,7 @@ result<document> ask(const trace& recorded, const policy_row& row, const replay_
   if (setup.cuda) return about(row, "peers run over the simulated driver; expected --device sim");
   const result<document> description = read_file(row);
   if (!description) return description.why();
-  const temporary_folder folder;
+  const temporary_folder folder{"gpumem-peer-"};
   if (folder.path().empty()) return about(row, "no folder for its trace can be made in the temporary folder");
   const std::string trace_path = folder.path() + "/peer.gmtrace";
   if (status written = write_binary_trace(trace_path, recorded); !written) return about(row, written.message());

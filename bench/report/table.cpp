@@ -162,11 +162,13 @@ std::string plan_line(const std::vector<row_result>& results) {
 std::string device_line(const replay_setup& setup) {
   const sim_config& device = setup.device;
   if (setup.cuda && !setup.cuda->info.simulated) {
-    return fmt::format("Measured on {} ({}, compute capability {}.{}); ns/op is wall-clock time, on idle streams.",
-                       device.name, format_bytes(device.capacity_bytes), device.compute_major, device.compute_minor);
+    return fmt::format(
+        "Measured on {} ({}, compute capability {}.{}); replay ns/op is wall-clock time, on idle streams.", device.name,
+        format_bytes(device.capacity_bytes), device.compute_major, device.compute_minor);
   }
-  return fmt::format("Simulated, on a device of {}, compute capability {}.{}; only ns/op is measured (processor time).",
-                     format_bytes(device.capacity_bytes), device.compute_major, device.compute_minor);
+  return fmt::format(
+      "Simulated, on a device of {}, compute capability {}.{}; only replay ns/op is measured (processor time).",
+      format_bytes(device.capacity_bytes), device.compute_major, device.compute_minor);
 }
 
 }  // namespace
@@ -174,8 +176,8 @@ std::string device_line(const replay_setup& setup) {
 std::string compare_table(const std::vector<compare_result>& results, const replay_setup& setup) {
   const bool loop =
       std::any_of(results.begin(), results.end(), [](const auto& each) { return !each.row->peer.empty(); });
-  cells header{"policy",      "peak live", "peak reserved", "utilization", "fit",   "device calls",
-               "modelled ms", "ext. frag", "int. frag",     "hazards",     "ns/op", "oom"};
+  cells header{"policy",      "peak live", "peak reserved", "utilization", "fit",          "device calls",
+               "modelled ms", "ext. frag", "int. frag",     "hazards",     "replay ns/op", "oom"};
   if (loop) header.insert(header.end() - 1, "loop ns/op");
   grouped_table table{header};
   for (const compare_result& each : results) {

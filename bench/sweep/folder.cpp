@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -35,9 +34,9 @@ std::optional<hash128> parse_key(std::string_view text) {
   hash128 key{};
   if (text.size() < key_digits) return std::nullopt;
   for (std::size_t part = 0; part < 2; ++part) {
-    const char* const begin = text.data() + part * 16;
-    const auto [end, code] = std::from_chars(begin, begin + 16, key.at(part), 16);
-    if (code != std::errc{} || end != begin + 16) return std::nullopt;
+    const auto half = whole_number<std::uint64_t>(text.substr(part * 16, 16), 16);
+    if (!half) return std::nullopt;
+    key.at(part) = *half;
   }
   return key;
 }
@@ -188,12 +187,13 @@ result<folder_plan> read_folder_plan(const std::string& folder) {
   std::string line;
   while (std::getline(file, line) && line != "traces") {
     const auto key = parse_key(line);
-    std::uint32_t trace = 0;
-    if (!key || line.size() < key_digits + 2 ||
-        std::from_chars(line.data() + key_digits + 1, line.data() + line.size(), trace).ec != std::errc{}) {
+    const auto trace = line.size() < key_digits + 2
+                           ? std::nullopt
+                           : whole_number<std::uint32_t>(std::string_view{line}.substr(key_digits + 1));
+    if (!key || !trace) {
       return status{errc::bad_setting, shown + "/units.txt: damaged; starting the sweep again rewrites it"};
     }
-    loaded.units.emplace_back(*key, trace);
+    loaded.units.emplace_back(*key, *trace);
   }
   while (std::getline(file, line)) {
     const json name = json::parse(line, nullptr, false);

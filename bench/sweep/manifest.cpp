@@ -4,7 +4,6 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -69,10 +68,8 @@ result<capacity> read_capacity(const std::string& text) {
   constexpr std::string_view of_live = "%live";
   if (text.ends_with(of_live)) {
     const std::string_view number = std::string_view{text}.substr(0, text.size() - of_live.size());
-    double percent = 0;
-    const auto [end, code] =
-        std::from_chars(number.data(), number.data() + number.size(), percent, std::chars_format::fixed);
-    if (code != std::errc{} || end != number.data() + number.size() || percent < 50 || percent > 10'000) {
+    const double percent = decimal_number(number).value_or(0);
+    if (percent < 50 || percent > 10'000) {
       return bad("capacities", fmt::format("'{}': expected a share of the trace's peak live, 50%live to 10000%live",
                                            printable(text)));
     }

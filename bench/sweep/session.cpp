@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
@@ -45,19 +44,16 @@ result<std::optional<std::string>> parse_arguments(CLI::App& app, std::vector<st
 
 status read_numbers(sweep_arguments& arguments) {
   if (!arguments.time_limit.empty()) {
-    double seconds = 0;
-    const char* const last = arguments.time_limit.data() + arguments.time_limit.size();
-    const auto [end, code] = std::from_chars(arguments.time_limit.data(), last, seconds, std::chars_format::fixed);
-    if (code != std::errc{} || end != last || seconds < 0.001 || seconds > longest_unit_s) {
+    const double seconds = decimal_number(arguments.time_limit).value_or(0);
+    if (seconds < 0.001 || seconds > longest_unit_s) {
       return {errc::bad_setting, fmt::format("--unit-time-limit {}: expected seconds from 0.001 to 1000000",
                                              printable(arguments.time_limit))};
     }
     arguments.unit_time_limit = std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1000)};
   }
   if (!arguments.jobs.empty()) {
-    const char* const last = arguments.jobs.data() + arguments.jobs.size();
-    const auto [end, code] = std::from_chars(arguments.jobs.data(), last, arguments.job_count);
-    if (code != std::errc{} || end != last || arguments.job_count == 0 || arguments.job_count > most_jobs) {
+    arguments.job_count = whole_number<unsigned>(arguments.jobs).value_or(0);
+    if (arguments.job_count == 0 || arguments.job_count > most_jobs) {
       return {errc::bad_setting,
               fmt::format("--jobs {}: expected a whole number from 1 to {}", printable(arguments.jobs), most_jobs)};
     }

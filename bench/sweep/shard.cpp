@@ -2,29 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "text.hpp"
 
 namespace gpumem::bench::sweep {
-namespace {
-
-std::optional<unsigned> whole(std::string_view text) {
-  unsigned value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || code != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-}  // namespace
 
 std::string shard::label() const { return count == 1 ? "alone" : fmt::format("shard{}of{}", index, count); }
 
 result<shard> parse_shard(std::string_view text) {
   const std::size_t slash = text.find('/');
   if (slash != std::string_view::npos) {
-    const auto index = whole(text.substr(0, slash));
-    const auto count = whole(text.substr(slash + 1));
+    const auto index = whole_number<unsigned>(text.substr(0, slash));
+    const auto count = whole_number<unsigned>(text.substr(slash + 1));
     if (index && count && *index >= 1 && *index <= *count) return shard{*index, *count};
   }
   return status{errc::bad_setting,
@@ -36,9 +24,9 @@ result<std::optional<shard>> shard_of_array(const std::function<const char*(cons
   if (id_text == nullptr) return std::optional<shard>{};
   const auto read = [&](const char* name, unsigned otherwise) -> std::optional<unsigned> {
     const char* const text = variable(name);
-    return text == nullptr ? otherwise : whole(text);
+    return text == nullptr ? otherwise : whole_number<unsigned>(text);
   };
-  const auto id = whole(id_text);
+  const auto id = whole_number<unsigned>(id_text);
   const auto count = read("SLURM_ARRAY_TASK_COUNT", 0);
   const auto first = read("SLURM_ARRAY_TASK_MIN", 0);
   const auto step = read("SLURM_ARRAY_TASK_STEP", 1);

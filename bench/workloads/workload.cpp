@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <optional>
 #include <set>
@@ -22,9 +21,8 @@ constexpr std::uint64_t op_ns = 5000;
 constexpr std::uint64_t most_ops = 100'000'000;
 
 result<std::uint64_t> whole(std::string_view option, std::string_view text, std::uint64_t least, std::uint64_t most) {
-  std::uint64_t value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code == std::errc{} && end == text.data() + text.size() && value >= least && value <= most) return value;
+  const auto value = whole_number<std::uint64_t>(text);
+  if (value && *value >= least && *value <= most) return *value;
   return status{errc::bad_setting,
                 fmt::format("{}={}: expected a whole number from {} to {}", option, printable(text), least, most)};
 }

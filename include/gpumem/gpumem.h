@@ -195,6 +195,36 @@ typedef struct gpumem_device {
 gpumem_code gpumem_device_count(gpumem_allocator* memory, int* count);
 gpumem_code gpumem_device_properties(gpumem_allocator* memory, int device, gpumem_device* properties);
 
+/* --- a library in place of the CUDA driver --------------------------------------------------------------------- */
+
+/* The library that gpumem loads as the CUDA driver (GPUMEM_CUDA_DRIVER) may define the two functions below; gpumem
+ * calls those that it exports, from any thread. libgpumem.so defines neither. They must not call gpumem. Pointers are
+ * valid during the call only, but for names of functions, which stay valid. */
+
+typedef enum gpumem_refusal_cause {
+  GPUMEM_REFUSED_UNKNOWN = 0,
+  GPUMEM_REFUSED_LIMIT = 1,         /* the limit of the pool, the process, its group or its job */
+  GPUMEM_REFUSED_DEVICE_FULL = 2,   /* the device has less than is needed */
+  GPUMEM_REFUSED_FRAGMENTATION = 3, /* enough is free, but not in one piece */
+  GPUMEM_REFUSED_PENDING_WORK = 4,  /* memory that fits waits for work */
+  GPUMEM_REFUSED_DRIVER_ERROR = 5   /* a driver call failed for another reason */
+} gpumem_refusal_cause;
+
+typedef struct gpumem_refusal {
+  size_t struct_bytes;  /* sizeof(gpumem_refusal), as gpumem knows it */
+  const char* function; /* the program's call */
+  const char* text;     /* one line: the cause with figures, and a remedy */
+  uint64_t requested_bytes;
+  int physical_device; /* the driver's ordinal */
+  gpumem_refusal_cause cause;
+} gpumem_refusal;
+/* Gets every request that gpumem refused when preloaded or in PyTorch, except those that the driver refused itself. */
+void gpumem_refusal_callback(const gpumem_refusal* refusal);
+
+/* Gets every block that a preloaded gpumem hands out in the program's call of `function`: for work on `stream`, or if
+ * `any_stream` is not 0, for work on any stream at once. */
+void gpumem_served_callback(const char* function, uint64_t block, uint64_t bytes, void* stream, int any_stream);
+
 #ifdef __cplusplus
 }
 #endif

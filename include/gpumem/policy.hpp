@@ -191,10 +191,6 @@ result<std::unique_ptr<policy>> make_policy(std::string_view text, const policy_
 /// The parameters in `text`; checks only their form.
 result<policy_parameters> parameters_in(std::string_view text);
 
-/// The table of policies in README.md and docs/policies.md, and that of their parameters, in Markdown.
-std::string policy_table_markdown();
-std::string policy_parameter_table_markdown();
-
 /// The memory that TensorFlow leaves free for context and libraries if no fraction is set: 225 MiB below 2 GiB of free
 /// memory, else 500, 1050, 1536 or 1800 MiB by compute capability (gpu_device.cc, MinSystemMemory).
 std::uint64_t default_reserve_bytes(std::uint64_t free_bytes, int compute_major) noexcept;

@@ -100,7 +100,7 @@ class settings {
   std::string policy = "growth";
   byte_limit limit;
   std::optional<limit_scope> scope;  ///< none: `process` when preloaded without pools, else `pool`
-  std::optional<std::uint64_t> headroom_bytes;
+  std::optional<std::uint64_t> headroom_bytes = std::uint64_t{256} << 20;
   std::optional<std::uint64_t> reserve_bytes;
   std::vector<pool_spec> pools;
   stream_id_mode stream_ids = stream_id_mode::query;
@@ -185,9 +185,8 @@ struct option_row {
   std::string_view values;
   std::string_view default_text;
   std::string_view help;
+  bool per_device;  ///< `GPUMEM_LIMIT_1` overrides the option for one device
 };
 const std::vector<option_row>& option_table();
-/// The README's table of variables, in Markdown.
-std::string option_table_markdown();
 
 }  // namespace gpumem

@@ -105,6 +105,8 @@ struct oom_report {
   [[nodiscard]] std::string to_string() const;
   /// The first line of `to_string`.
   [[nodiscard]] std::string headline() const;
+  /// The part of `headline` after the pool and the size: the cause and a remedy.
+  [[nodiscard]] std::string explanation() const;
 };
 
 /// A place for the report of a refusal. Stays null, at no cost, if the allocation succeeds.

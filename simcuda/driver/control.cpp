@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
+#include "gpumem/gpumem.h"
 #include "python_line.hpp"
 #include "run_record.hpp"
 #include "run_recorder.hpp"
@@ -68,7 +70,10 @@ void simcuda_handed_out(std::uint64_t address, std::uint64_t bytes, void* stream
   note_hazards(false);
 }
 
-void simcuda_served(const char* function, std::uint64_t block, std::uint64_t bytes, void* stream, int any_stream) {
+// The referee checks that earlier uses of the block are ordered before work of the stream, or, if any stream may use
+// the block at once, before the host's next call. simcuda_handed_out may hand out parts of the block again.
+void gpumem_served_callback(const char* function, std::uint64_t block, std::uint64_t bytes, void* stream,
+                            int any_stream) {
   static char no_stream = 0;  // never used, so earlier work must be done as the host knows it
   const std::lock_guard lock{the_driver_state().mutex};
   const gpumem::stream_ref receiver =
@@ -193,11 +198,14 @@ void simcuda_note_lost_rank() {
   note_lost_rank();
 }
 
-void simcuda_note_refusal(int device, const char* function, std::uint64_t bytes, const char* why) {
+// The run's report lists gpumem's refusals with those of the card.
+void gpumem_refusal_callback(const gpumem_refusal* refusal) {
   const driver_state& w = the_driver_state();
   const std::lock_guard lock{the_driver_state().mutex};
+  const int device = refusal->physical_device;
   if (device < 0 || static_cast<std::size_t>(device) >= w.gpus.size()) return;
-  note_refused(*w.gpus[static_cast<std::size_t>(device)], function, bytes, why);
+  const std::string why = std::string{"gpumem: "} + refusal->text;
+  note_refused(*w.gpus[static_cast<std::size_t>(device)], refusal->function, refusal->requested_bytes, why.c_str());
 }
 
 void simcuda_note_unsupported(const char* function) {

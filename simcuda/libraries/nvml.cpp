@@ -1,6 +1,4 @@
 // NVML for the simulated cards: SIMCUDA_DEVICES of them, with the simulated driver's names, memory and bus numbers.
-//
-// The Toolkit has no NVML header, so this file declares the structures from NVML's documentation.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -13,43 +11,14 @@
 #include <vector>
 
 #include "cards.hpp"
+#include "nvml_types.hpp"
 #include "shared_cards.hpp"
 #include "units.hpp"
 
 namespace {
 
 using gpumem::simcuda::shared_cards;
-
-constexpr int success = 0;
-constexpr int invalid_argument = 2;
-constexpr int not_supported = 3;
-constexpr int not_found = 6;
-constexpr int insufficient_size = 7;
-
-struct memory_t {
-  unsigned long long total, free, used;
-};
-struct memory_2_t {
-  unsigned version;
-  unsigned long long total, reserved, free, used;
-};
-struct utilization_t {
-  unsigned gpu, memory;
-};
-struct process_t {
-  unsigned pid;
-  unsigned long long used;
-};
-struct process_2_t {
-  unsigned pid;
-  unsigned long long used;
-  unsigned instance, compute_instance;
-};
-struct pci_t {
-  char legacy[16];
-  unsigned domain, bus, device, device_id, subsystem_id;
-  char bus_id[32];
-};
+using namespace gpumem::simcuda::nvml;  // NOLINT: the exported functions are global
 
 const gpumem::simcuda::card_profile& profile() {
   const char* const text = std::getenv("SIMCUDA_CARD");

@@ -6,16 +6,14 @@
 //
 // The hooks begin_allocate_to_pool and release_pool are not needed: gpumem detects captures itself, and the driver
 // tells it when a graph is destroyed.
-#include <dlfcn.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 
 #include "gpumem/default_allocator.hpp"
 #include "gpumem/export.h"
+#include "gpumem/refusal.hpp"
 #include "log.hpp"
 #include "physical_device.hpp"
 
@@ -32,21 +30,6 @@ int logical_of(const gpumem::allocator& allocator, int physical) {
   const gpumem::result<int> logical = gpumem::first_logical_on(allocator, physical);
   if (!logical) throw gpumem::bad_request{logical.why()};
   return *logical;
-}
-
-/// Adds gpumem's own refusals to the card's, which `gpumem simulate` lists (simcuda/control.h).
-void tell_simulated_card(int device, const gpumem::oom_report& refused) {
-  using note_function = void (*)(int, const char*, std::uint64_t, const char*);
-  const auto function = reinterpret_cast<note_function>(::dlsym(RTLD_DEFAULT, "simcuda_note_refusal"));
-  const gpumem::statistics& s = refused.pool_statistics;
-  const bool by_limit = s.reserved_bytes + refused.rounded_bytes > s.limit_bytes;
-  const bool by_card = refused.cause == gpumem::oom_cause::device_full && !by_limit;
-  if (function == nullptr || by_card) return;
-  const std::string why = refused.headline();
-  constexpr std::string_view before = " asked, ";
-  const std::size_t offset = why.find(before);
-  const std::string cause = offset == std::string::npos ? why : why.substr(offset + before.size());
-  function(device, "gpumem_torch_alloc", refused.requested_bytes, ("gpumem: " + cause).c_str());
 }
 
 }  // namespace
@@ -69,7 +52,7 @@ GPUMEM_API void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stre
                                .device = logical_of(allocator, device),
                                .reports_capture_end = true});
   } catch (const gpumem::out_of_memory& refused) {
-    tell_simulated_card(device, refused.report());
+    gpumem::report_refusal(refused.report(), device, "gpumem_torch_alloc");
     throw;
   }
 }

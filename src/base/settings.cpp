@@ -140,7 +140,6 @@ constexpr std::string_view in_small_letters{of.letters.data(), of.length};
 
 /// A row of options.def with the code behind it.
 struct row : option_row {
-  scope reach;
   bool guards;  ///< a bad value stops the allocator from opening
   status (*read)(settings&, std::string_view text, std::string_view what);
   std::string (*show)(const settings&);
@@ -156,8 +155,8 @@ status store(result<Value> parsed, Field& field) {
 
 constexpr row options[] = {
 #define OPTION(field, NAME, form, reach, guard, values, default_text, help)                                            \
-  {{in_small_letters<small_name{#NAME}>, "GPUMEM_" #NAME, values, default_text, help},                                 \
-   scope::reach,                                                                                                       \
+  {{in_small_letters<small_name{#NAME}>, "GPUMEM_" #NAME, values, default_text, help,                                  \
+    scope::reach == scope::each_device},                                                                               \
    bad_value::guard == bad_value::refuses,                                                                             \
    [](settings& s, std::string_view text, std::string_view what) { return store(parse_##form(text, what), s.field); }, \
    [](const settings& s) { return show(s.field); },                                                                    \
@@ -284,7 +283,7 @@ status settings::apply(const environment& variables, std::vector<std::string>* p
     if (o == nullptr) {
       const row* const close = find(&option_row::option, closest_name(name.base.substr(prefix.size()), option_names()));
       add(unknown_variable(variable, value, name, close), means_a_guard(variable, close));
-    } else if (o->reach == scope::process) {
+    } else if (!o->per_device) {
       const std::string given = assigned(variable, value);
       add(fmt::format("{0}: {1} cannot differ between devices; expected {1}", given, o->variable), o->guards);
     } else if (settings scratch; const status s = o->read(scratch, value, variable)) {
@@ -357,15 +356,6 @@ std::string settings::describe() const {
 const std::vector<option_row>& option_table() {
   static const auto* const table = new std::vector<option_row>(std::begin(options), std::end(options));
   return *table;
-}
-
-std::string option_table_markdown() {
-  std::string text = "| variable | values | default | per device | meaning |\n|---|---|---|---|---|\n";
-  for (const row& o : options) {
-    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", o.variable, o.values, o.default_text,
-                        o.reach == scope::each_device ? "yes" : "no", o.help);
-  }
-  return text;
 }
 
 }  // namespace gpumem

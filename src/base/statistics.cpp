@@ -70,8 +70,18 @@ std::string largest_holder(const oom_report& report) {
   return fmt::format(", pid {}{} {}{}", first.pid, name, format_bytes(first.bytes), more);
 }
 
+}  // namespace
+
+std::string_view to_string(oom_cause cause) noexcept {
+  constexpr std::array<std::string_view, 6> names{"none",          "limit",        "device_full",
+                                                  "fragmentation", "pending_work", "driver_error"};
+  const auto index = static_cast<std::size_t>(cause);
+  return index < names.size() ? names.at(index) : "unknown_cause";
+}
+
 /// The cause, and after the semicolon the advice.
-std::string explanation(const oom_report& report) {
+std::string oom_report::explanation() const {
+  const oom_report& report = *this;
   const statistics& s = report.pool_statistics;
   switch (report.cause) {
     case oom_cause::limit:
@@ -127,19 +137,10 @@ std::string explanation(const oom_report& report) {
   return fmt::format("no cause recorded, {}; free memory", held(s));
 }
 
-}  // namespace
-
-std::string_view to_string(oom_cause cause) noexcept {
-  constexpr std::array<std::string_view, 6> names{"none",          "limit",        "device_full",
-                                                  "fragmentation", "pending_work", "driver_error"};
-  const auto index = static_cast<std::size_t>(cause);
-  return index < names.size() ? names.at(index) : "unknown_cause";
-}
-
 std::string oom_report::headline() const {
   const std::string of_rank = this_rank() ? fmt::format(" of rank {}", this_rank()->rank) : "";
   return fmt::format("out of memory on pool {} ({}){}: {} asked, {}", printable(pool), printable(policy), of_rank,
-                     format_bytes(requested_bytes), explanation(*this));
+                     format_bytes(requested_bytes), explanation());
 }
 
 std::string oom_report::to_string() const {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace gpumem {
@@ -52,6 +53,20 @@ bool is_alphanumeric(std::string_view text, std::string_view extra) noexcept {
     return (character >= '0' && character <= '9') || (character >= 'A' && character <= 'Z') ||
            (character >= 'a' && character <= 'z') || extra.find(character) != extra.npos;
   });
+}
+
+std::optional<double> take_decimal(std::string_view& text) noexcept {
+  if (text.empty() || text.front() == '-') return std::nullopt;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  if (error != std::errc{} || !std::isfinite(value)) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+std::optional<double> decimal_number(std::string_view text) noexcept {
+  const std::optional<double> value = take_decimal(text);
+  return text.empty() ? value : std::nullopt;
 }
 
 std::string printable(std::string_view text, std::size_t most) {

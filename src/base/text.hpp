@@ -19,14 +19,21 @@ namespace gpumem {
 /// Whether each character is an ASCII letter, a digit or one of `extra`.
 [[nodiscard]] bool is_alphanumeric(std::string_view text, std::string_view extra) noexcept;
 
-/// The number whose decimal digits are the whole text; empty for any other text, and for a number that is too large.
+/// The number whose digits are the whole text; empty for any other text, and for a number that is too large.
 template <std::integral Number>
-[[nodiscard]] std::optional<Number> whole_number(std::string_view text) noexcept {
+[[nodiscard]] std::optional<Number> whole_number(std::string_view text, int base = 10) noexcept {
   Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
   const bool whole = error == std::errc{} && end == text.data() + text.size() && text.front() != '-';
   return whole ? std::optional{value} : std::nullopt;
 }
+
+/// Removes a number from the begin of `text`: digits with a fraction, no sign and no exponent (`10`, `2.5`, `.5`).
+/// Empty, and `text` unchanged, if it does not begin with one.
+[[nodiscard]] std::optional<double> take_decimal(std::string_view& text) noexcept;
+
+/// The number whose digits, with an optional fraction, are the whole text.
+[[nodiscard]] std::optional<double> decimal_number(std::string_view text) noexcept;
 
 /// `text` for one line of a message: bytes other than printable ASCII become `\xNN`; a text longer than `most` bytes is
 /// cut and ends with `...`.

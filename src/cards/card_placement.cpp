@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <tuple>
+
+#include "text.hpp"
 
 namespace gpumem {
 namespace {
@@ -64,10 +65,8 @@ struct looked_up {
 };
 
 looked_up look_up(std::span<const card_state> visible, const std::string& name) {
-  std::size_t ordinal = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), ordinal);
-  if (error == std::errc{} && end == name.data() + name.size()) {
-    if (ordinal < visible.size()) return {ordinal, ""};
+  if (const auto ordinal = whole_number<std::size_t>(name)) {
+    if (*ordinal < visible.size()) return {*ordinal, ""};
     return {std::nullopt, visible.empty()
                               ? fmt::format("card {} does not exist: no GPU is visible", name)
                               : fmt::format("card {} does not exist; expected 0 to {}", name, visible.size() - 1)};

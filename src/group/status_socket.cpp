@@ -10,10 +10,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+
+#include "text.hpp"
 
 namespace gpumem {
 namespace {
@@ -36,11 +37,11 @@ std::optional<sockaddr_un> address_of(const std::string& path) {
 
 std::optional<int> pid_of(const std::string& file) {
   if (!file.starts_with(prefix) || !file.ends_with(suffix)) return std::nullopt;
-  const char* const first = file.data() + prefix.size();
-  const char* const last = file.data() + file.size() - suffix.size();
-  int pid = 0;
-  const auto [end, error] = std::from_chars(first, last, pid);
-  return error == std::errc{} && end == last && pid > 0 ? std::optional{pid} : std::nullopt;
+  if (file.size() < prefix.size() + suffix.size()) return std::nullopt;
+  const std::string_view digits =
+      std::string_view{file}.substr(prefix.size(), file.size() - prefix.size() - suffix.size());
+  const auto pid = whole_number<int>(digits);
+  return pid && *pid > 0 ? pid : std::nullopt;
 }
 
 /// Space for the control message that passes one descriptor.

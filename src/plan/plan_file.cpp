@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -41,9 +40,9 @@ class reader {
     return found;
   }
   bool number(std::uint64_t& value, int base = 10) {
-    const std::string_view text = word();
-    const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-    return error == std::errc{} && at == text.data() + text.size();
+    const auto read = whole_number<std::uint64_t>(word(), base);
+    value = read.value_or(0);
+    return read.has_value();
   }
   bool field(std::string_view name, std::uint64_t& value, int base = 10) {
     return word() == name && number(value, base);

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "gpumem/policy.hpp"
+#include "document_tables.hpp"
 #include "gpumem/settings.hpp"
 #include "tree.hpp"
 
@@ -34,14 +34,30 @@ std::string generated(const char* file, const std::string& marker) {
 }
 
 TEST(settings_page, has_the_generated_option_table) {
-  EXPECT_EQ(generated("docs/settings.md", "options"), option_table_markdown()) << "run scripts/update_option_table";
+  EXPECT_EQ(generated("docs/settings.md", "options"), tools::option_table()) << "run scripts/update_option_table";
+}
+
+TEST(settings_page, option_table_has_one_line_of_five_cells_for_each_option) {
+  const std::string table = tools::option_table();
+  const auto lines = std::count(table.begin(), table.end(), '\n');
+  EXPECT_EQ(static_cast<std::size_t>(lines), option_table().size() + 2);
+  EXPECT_EQ(std::count(table.begin(), table.end(), '|'), 6 * lines);
+}
+
+TEST(documents, policy_tables_have_every_policy_and_parameter) {
+  for (const char* name : {"growth", "hard_cap", "multi_pool", "grab_all", "caching", "expandable", "planned"}) {
+    EXPECT_NE(tools::policy_table().find("\n| `" + std::string{name} + "` | "), std::string::npos) << name;
+  }
+  for (const char* name : {"growth:segments", "expandable:slack", "planned:record", "planned:renew"}) {
+    EXPECT_NE(tools::policy_parameter_table().find("\n| `" + std::string{name} + "` | "), std::string::npos) << name;
+  }
 }
 
 TEST(documents, policy_tables_are_the_generated_ones) {
   for (const char* file : {"README.md", "docs/policies.md"}) {
-    EXPECT_EQ(generated(file, "policies"), policy_table_markdown()) << file << ": run scripts/update_policy_table";
+    EXPECT_EQ(generated(file, "policies"), tools::policy_table()) << file << ": run scripts/update_policy_table";
   }
-  EXPECT_EQ(generated("docs/policies.md", "parameters"), policy_parameter_table_markdown())
+  EXPECT_EQ(generated("docs/policies.md", "parameters"), tools::policy_parameter_table())
       << "run scripts/update_policy_table";
 }
 

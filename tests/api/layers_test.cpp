@@ -10,6 +10,8 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tree.hpp"
 
@@ -63,18 +65,17 @@ const std::map<std::string, std::string> owner_of_public_header{
     {"gpumem/default_allocator.hpp", "front"},
     {"gpumem/pinned_device.hpp", "device"},
     {"gpumem/gpumem.h", "adapters"},
+    {"gpumem/refusal.hpp", "adapters"},
     {"gpumem/adapters/buffer.hpp", "adapters"},
     {"gpumem/adapters/cuda_mr.hpp", "adapters"},
     {"gpumem/adapters/pmr.hpp", "adapters"},
     {"gpumem/adapters/rmm.hpp", "adapters"},
     {"gpumem/adapters/thrust.hpp", "adapters"},
-    {"gpumem/runtime_calls.h", "adapters"},
-    {"gpumem/cuda_override.h", "adapters"},
 };
 
 /// Public headers that may include CUDA's runtime or a framework's headers.
 const std::set<std::string> bridges{"gpumem/adapters/cuda_mr.hpp", "gpumem/adapters/rmm.hpp",
-                                    "gpumem/adapters/thrust.hpp", "gpumem/cuda_override.h"};
+                                    "gpumem/adapters/thrust.hpp"};
 
 /// Every header of the tree by the name it is included by, with its layer.
 std::map<std::string, std::string> owners() {
@@ -141,6 +142,36 @@ TEST(front, includes_only_the_interface_of_the_pool) {
   }
 }
 
+/// The folders that a document lists from the top down, in `front   src/front/ ...` or `| `front/` | ...`, as layers.
+std::vector<std::string> layers_listed_in(const char* document, const char* before, const std::string& after) {
+  std::vector<std::string> listed;
+  std::istringstream lines{tree::text(document)};
+  bool begun = false;
+  for (std::string line; std::getline(lines, line);) {
+    begun = begun || line == before;
+    if (begun && line == after && !listed.empty()) break;
+    const std::size_t begin = line.find_first_of("abcdefghijklmnopqrstuvwxyz");
+    if (!begun || begin == std::string::npos) continue;
+    std::string word = line.substr(begin, line.find_first_not_of("abcdefghijklmnopqrstuvwxyz", begin) - begin);
+    if (folder_of_layer.contains(word)) listed.push_back(std::move(word));
+  }
+  return listed;
+}
+
+/// `solver` is a folder of `plan`, and `adapters` stands beside the list or on top of it.
+void expect_order_of_layers(const std::vector<std::string>& top_down, const char* document) {
+  for (const auto& [name, folder] : folder_of_layer) {
+    if (name == "solver" || name == "adapters") continue;
+    const auto at = std::ranges::find(top_down, name);
+    ASSERT_NE(at, top_down.end()) << document << " lists no " << name;
+    for (const std::string& below : allowed.at(name)) {
+      if (below == name || below == "solver") continue;
+      EXPECT_NE(std::find(at, top_down.end(), below), top_down.end())
+          << document << " lists " << below << " above " << name << ", which includes it";
+    }
+  }
+}
+
 /// Types that a room's headers define at namespace scope.
 std::set<std::string> types_of(const std::string& room, const std::set<std::string>& without_headers) {
   const std::regex definition{R"(^(?:class|struct|enum class)\s+(?:\w+\([^)]*\)\s+)?(\w+)[^;()]*\{)"};
@@ -174,6 +205,12 @@ TEST(front, names_no_type_of_the_rooms_below_the_pool) {
       EXPECT_FALSE(hidden.contains(at->str())) << file << " names " << at->str();
     }
   }
+}
+
+TEST(documents, list_the_layers_in_the_order_of_their_includes) {
+  expect_order_of_layers(layers_listed_in("docs/architecture.md", "## Layers", "```"), "docs/architecture.md");
+  expect_order_of_layers(layers_listed_in("src/README.md", "| layer | its types | what it knows |", ""),
+                         "src/README.md");
 }
 
 TEST(public_headers, include_only_what_stands_below_them) {

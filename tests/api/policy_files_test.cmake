@@ -1,7 +1,7 @@
 # Adding a policy, done: to a copy of policies/ come its source, its test, and its row in policies.def. Nothing else
 # changes, and the policy is made by its name, checks its parameters and stands in the documents' tables.
 
-foreach(variable POLICIES INCLUDE BASE WORK COMPILER OBJECTS LIBRARIES)
+foreach(variable POLICIES TOOLS INCLUDE BASE WORK COMPILER OBJECTS LIBRARIES)
   if(NOT DEFINED ${variable})
     message(FATAL_ERROR "policy_files_test: -D ${variable}=... is missing")
   endif()
@@ -41,6 +41,7 @@ built_in_policy exact_policy() {
 file(WRITE ${WORK}/exact_test.cpp [[
 #include <cstdio>
 
+#include "document_tables.hpp"
 #include "gpumem/policy.hpp"
 
 #define EXPECT(condition) \
@@ -52,21 +53,18 @@ int main() {
   EXPECT((*made)->grow({.limit_bytes = 1000, .granularity_bytes = 8}, 3).bytes == 8);
   EXPECT(!gpumem::find_policy("exact:stop=2MiB").ok());
   EXPECT(gpumem::known_policies().back().name == "exact");
-  EXPECT(gpumem::policy_table_markdown().find("| `exact` | what is needed |") != std::string::npos);
-  EXPECT(gpumem::policy_parameter_table_markdown().find("| `exact:step` | bytes |") != std::string::npos);
+  EXPECT(gpumem::tools::policy_table().find("| `exact` | what is needed |") != std::string::npos);
+  EXPECT(gpumem::tools::policy_parameter_table().find("| `exact:step` | bytes |") != std::string::npos);
 }
 ]])
 file(APPEND ${WORK}/policies/policies.def "POLICY(exact_policy)\n")
 
-# Of the other files, those that read the table of policies are compiled again; the rest is linked as it was built.
-set(reads_table registry policy_table)
+# Only registry.cpp reads the table of policies; the other files are linked as they were built.
 set(unchanged ${OBJECTS})
-foreach(name IN LISTS reads_table)
-  list(FILTER unchanged EXCLUDE REGEX "/${name}\\.cpp\\.o$")
-endforeach()
+list(FILTER unchanged EXCLUDE REGEX "/registry\\.cpp\\.o$")
 execute_process(
-  COMMAND ${COMPILER} -std=c++20 -O0 ${FLAGS} -I ${WORK}/policies -I ${INCLUDE} -I ${BASE} ${WORK}/exact_test.cpp
-          ${WORK}/policies/exact.cpp ${WORK}/policies/registry.cpp ${WORK}/policies/policy_table.cpp ${unchanged}
+  COMMAND ${COMPILER} -std=c++20 -O0 ${FLAGS} -I ${WORK}/policies -I ${TOOLS} -I ${INCLUDE} -I ${BASE} ${WORK}/exact_test.cpp
+          ${WORK}/policies/exact.cpp ${WORK}/policies/registry.cpp ${TOOLS}/document_tables.cpp ${unchanged}
           ${LIBRARIES} -o ${WORK}/exact_test
   COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${WORK}/exact_test COMMAND_ERROR_IS_FATAL ANY)

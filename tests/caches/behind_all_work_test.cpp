@@ -46,7 +46,7 @@ class BehindAllWork : public cached_program {
   stream_ref all_;
 };
 
-TEST_F(BehindAllWork, TheBlockWaitsForWhatWasEnqueuedThenAndForNothingLater) {
+TEST_F(BehindAllWork, TheBlockWaitsForEarlierWorkOnly) {
   void* const p = take_any(40 * mib);
   const stream_ref s = device_.create_stream();
   use(s, 1'000'000, p, 40 * mib);
@@ -74,7 +74,7 @@ TEST_F(BehindAllWork, ABatchIsFencedOnceAndBroughtByOneLock) {
   EXPECT_EQ(stats().thread_cached_bytes, before.thread_cached_bytes);
 }
 
-TEST_F(BehindAllWork, WhatAThreadHoldsIsAnothersWhereMemoryIsShort) {
+TEST_F(BehindAllWork, DeferredFreesServeOtherThreadsWhenMemoryIsShort) {
   void* const p = take_any(50 * mib);
   const parked_thread frees{[&] {
     give(take_any(4096));

@@ -83,7 +83,7 @@ class FullQueues : public cached_program, public ::testing::WithParamInterface<s
   bool others_are_served_ = false;
 };
 
-TEST_P(FullQueues, HoldNobodyUpWhereAFenceIsRecordedForOthersMemory) {
+TEST_P(FullQueues, DelayNoOtherThreadWhileAFenceIsRecordedForAnotherStreamsMemory) {
   const stream_ref a = device_.create_stream();
   void* const of_a = take(40 * mib, a);
   void* const kept = take(8 * mib, a);
@@ -96,7 +96,7 @@ TEST_P(FullQueues, HoldNobodyUpWhereAFenceIsRecordedForOthersMemory) {
   give(kept);
 }
 
-TEST_P(FullQueues, HoldNobodyUpWhereABlockThatOthersUsedIsFreed) {
+TEST_P(FullQueues, DelayNoOtherThreadWhileAUsedBlockIsFreed) {
   const stream_ref a = device_.create_stream();
   const stream_ref b = device_.create_stream();
   void* const shared = take(30 * mib, a);
@@ -112,7 +112,7 @@ TEST_P(FullQueues, HoldNobodyUpWhereABlockThatOthersUsedIsFreed) {
   give(again);
 }
 
-TEST_P(FullQueues, HoldNobodyUpWhereAStreamEnds) {
+TEST_P(FullQueues, DelayNoOtherThreadWhileAStreamEnds) {
   const stream_ref a = device_.create_stream();
   give(take(mib, device_.create_stream()));  // a second stream: what is idle is not the first one's
   give(take(30 * mib, a));
@@ -123,7 +123,7 @@ TEST_P(FullQueues, HoldNobodyUpWhereAStreamEnds) {
 }
 
 // A request that needs the memory behind the fence waits for its record, as the last step before a refusal.
-TEST_P(FullQueues, AreWaitedForByWhoNeedsTheMemoryBehindThem) {
+TEST_P(FullQueues, DelayRequestsThatNeedTheMemoryBehindThem) {
   const stream_ref a = device_.create_stream();
   give(take(mib, device_.create_stream()));
   give(take(60 * mib, a));
@@ -175,7 +175,7 @@ class FullQueuesUnderHost : public FullQueues {
   FullQueuesUnderHost() { reuse_ = stream_reuse::host; }
 };
 
-TEST_P(FullQueuesUnderHost, HoldNobodyUpWhereTheHostIsToWaitForAnothersBlock) {
+TEST_P(FullQueuesUnderHost, DelayNoOtherThreadWhileTheHostWaitsForABlock) {
   const stream_ref a = device_.create_stream();
   give(take(mib, device_.create_stream()));  // what is idle is not the first stream's
   void* const of_a = take(40 * mib, a);
@@ -190,7 +190,7 @@ TEST_P(FullQueuesUnderHost, HoldNobodyUpWhereTheHostIsToWaitForAnothersBlock) {
 }
 
 // One thread's record of a fence on b takes long; another thread waits for a, whose fence is already recorded.
-TEST_P(FullQueuesUnderHost, HoldNobodyUpWhoWaitsForAFenceThatIsRecorded) {
+TEST_P(FullQueuesUnderHost, DelayNoThreadThatWaitsForAFenceThatIsRecorded) {
   const stream_ref a = device_.create_stream();
   const stream_ref b = device_.create_stream();
   void* const of_a = take(28 * mib, a);
@@ -216,7 +216,7 @@ class FullQueuesUnderDevice : public FullQueues {
   [[nodiscard]] std::uint64_t waits() const { return stats().device_waits; }
 };
 
-TEST_P(FullQueuesUnderDevice, HoldNobodyUpWhereAStreamIsOrderedBehindAnother) {
+TEST_P(FullQueuesUnderDevice, DelayNoOtherThreadWhileAStreamIsOrderedBehindAnother) {
   const stream_ref a = device_.create_stream();
   give(take(mib, device_.create_stream()));  // what is idle is not the first stream's
   void* const of_a = take(40 * mib, a);
@@ -234,7 +234,7 @@ TEST_P(FullQueuesUnderDevice, HoldNobodyUpWhereAStreamIsOrderedBehindAnother) {
 // Under `query` gpumem records the fence of a use only when a request needs memory, and the host waits for it.
 class FullQueuesOfUses : public FullQueuesUnderDevice {};
 
-TEST_P(FullQueuesOfUses, HoldNobodyUpWhereAStreamIsOrderedBehindThem) {
+TEST_P(FullQueuesOfUses, DelayNoOtherThreadWhileAStreamIsOrderedBehindThem) {
   const stream_ref a = device_.create_stream();
   const stream_ref b = device_.create_stream();
   void* const shared = take(40 * mib, a);
@@ -249,7 +249,7 @@ TEST_P(FullQueuesOfUses, HoldNobodyUpWhereAStreamIsOrderedBehindThem) {
   give(again);
 }
 
-TEST_P(FullQueuesUnderDevice, HoldNobodyUpWhereAStreamIsOrderedBehindAllOthers) {
+TEST_P(FullQueuesUnderDevice, DelayNoOtherThreadWhileAStreamIsOrderedBehindAllOthers) {
   const stream_ref a = device_.create_stream();
   const stream_ref b = device_.create_stream();
   void* const of_a = take(20 * mib, a);

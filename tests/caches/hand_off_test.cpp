@@ -111,7 +111,7 @@ TEST_F(HandOff, OfTwoThatFreeARunAtOnceOneHasEachBlock) {
 }
 
 // The free names its stream, or runs on a third one. The two threads exchange roles.
-TEST_F(HandOff, StreamsAreKeptWhoeverFrees) {
+TEST_F(HandOff, StreamsAreKeptOnAnyFreeingThread) {
   const std::array streams{device_.create_stream(), device_.create_stream()};
   std::array<std::vector<void*>, 2> handed;
   std::barrier turn{2};

@@ -47,7 +47,7 @@ class LostRaces : public cached_program, public ::testing::WithParamInterface<st
   bool theirs_ = false;
 };
 
-TEST_P(LostRaces, AreNoReasonToRefuseWhatOthersHaveFreedSince) {
+TEST_P(LostRaces, AreNoReasonToRefuseMemoryThatOthersHaveFreed) {
   const unsigned wins = GetParam() == stream_reuse::device ? 40 : 12;  // there each try makes more waits
   use_all();
   let_others_win(wins);

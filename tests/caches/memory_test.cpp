@@ -245,7 +245,7 @@ TEST_F(CachedMemory, TheRecordsOfManyBlocksAreBounded) {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they take terabytes of addresses themselves
 // The host has no memory for another slot: the request fails, and the block prepared for it becomes free.
-TEST_F(CachedMemory, WhatTheHostHasNoRecordForIsNotLost) {
+TEST_F(CachedMemory, ABlockWithoutARecordIsNotLost) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
   std::uint64_t pages = 0;

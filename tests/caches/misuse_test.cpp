@@ -109,7 +109,7 @@ TEST_F(CachedMisuse, AWrongSizeIsRefusedAndTheBlockStays) {
 }
 
 // The cached block has 512 bytes, but the stated size must equal the size of this request.
-TEST_F(CachedMisuse, WhatAFreeWithoutAnAnswerStatesIsCheckedAndLogged) {
+TEST_F(CachedMisuse, AFreeWithoutAResultIsCheckedAndLogged) {
   std::vector<std::string> lines;
   const log_sink former = set_log_sink([&lines](std::string_view line) { lines.emplace_back(line); });
   std::size_t refused = 0;
@@ -167,7 +167,7 @@ TEST_F(CachedMisuse, ARefusedFreeMakesNoCache) {
   give(p);
 }
 
-TEST_F(CachedMisuse, WhatACacheHoldsIsNotAProgramsToUse) {
+TEST_F(CachedMisuse, CachedBlocksAreNotTheProgramsToUse) {
   warm(4096);
   void* const p = take(4096);
   give(p);

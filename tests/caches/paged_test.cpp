@@ -66,7 +66,7 @@ TEST_F(CachedPages, APairOfAnySizeThatRepeatsTakesNoLock) {
 }
 
 // Above 32 KiB a cached block would keep a page in use, so it goes back when another request takes the lock.
-TEST_F(CachedPages, WhatIsKeptOfAPairGoesBackBeforeAnotherRequestIsServed) {
+TEST_F(CachedPages, CachedBlocksOfAPairGoBackBeforeAnotherRequestIsServed) {
   open("expandable");
   static_cast<void>(locks_of_pairs(8 * mib));
   EXPECT_EQ(stats().thread_cached_bytes, 8 * mib);
@@ -79,7 +79,7 @@ TEST_F(CachedPages, WhatIsKeptOfAPairGoesBackBeforeAnotherRequestIsServed) {
   EXPECT_EQ(stats().thread_cached_bytes, 0U);
 }
 
-TEST_F(CachedPages, WhatAnotherThreadKeepsOfAPairGoesBack) {
+TEST_F(CachedPages, CachedBlocksOfAPairOnAnotherThreadGoBack) {
   open("expandable");
   std::barrier<> turn{2};
   std::thread other{[&] {

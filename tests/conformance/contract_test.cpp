@@ -25,7 +25,7 @@ TEST_P(Contract, TakesNothingBeforeTheFirstRequest) {
   }
 }
 
-TEST_P(Contract, ABlockIsWhatWasAsked) {
+TEST_P(Contract, ABlockHasTheRequestedSizeAndAlignment) {
   for (int pool = 0; pool < pools(); ++pool) {
     for (const std::size_t bytes : {std::size_t{1}, std::size_t{511}, std::size_t{512}, std::size_t{513},
                                     std::size_t{1000000}, std::size_t{20} << 20}) {
@@ -57,7 +57,7 @@ TEST_P(Contract, EveryAlignmentIsKept) {
   }
 }
 
-TEST_P(Contract, StatisticsCountWhatTheProgramHolds) {
+TEST_P(Contract, StatisticsCountLiveBlocks) {
   const int pool = pools() - 1;
   void* const a = take(100, {}, pool);
   void* const b = take(5000, {}, pool);
@@ -124,7 +124,7 @@ TEST_P(Contract, SizesNearTheEndOfTheAddressSpaceAreRefused) {
   give(held);
 }
 
-TEST_P(Contract, AllocateThrowsWhatTryAllocateReturns) {
+TEST_P(Contract, AllocateThrowsTheErrorOfTryAllocate) {
   try {
     static_cast<void>(allocator_->allocate(0));
     FAIL() << "0 bytes were allocated";
@@ -168,7 +168,7 @@ TEST_P(Contract, ASecondFreeIsRefused) {
   give(neighbour);
 }
 
-TEST_P(Contract, APointerOfNobodysIsRefused) {
+TEST_P(Contract, AnUnknownPointerIsRefused) {
   int foreign = 0;
   auto* const p = static_cast<char*>(take(4096));
   EXPECT_EQ(allocator_->try_deallocate(&foreign).code(), errc::unknown_pointer);

@@ -17,7 +17,7 @@ class Faults : public program {
   }
 };
 
-TEST_P(Faults, ABlockWhoseFenceCannotBeRecordedIsFencedLater) {
+TEST_P(Faults, ABlockIsFencedLaterIfItsFenceCannotBeRecorded) {
   const stream_ref a = device_->create_stream();
   const stream_ref b = device_->create_stream();
   auto* const p = static_cast<char*>(take(most, a));
@@ -36,7 +36,7 @@ TEST_P(Faults, ABlockWhoseFenceCannotBeRecordedIsFencedLater) {
   EXPECT_EQ(stats().leaked_bytes, 0U);
 }
 
-TEST_P(Faults, ABlockWhoseFenceCannotBeAskedIsNotHandedOut) {
+TEST_P(Faults, ABlockIsNotReusedIfItsFenceCannotBeQueried) {
   const stream_ref a = device_->create_stream();
   const stream_ref b = device_->create_stream();
   void* const p = take(most, a);
@@ -50,7 +50,7 @@ TEST_P(Faults, ABlockWhoseFenceCannotBeAskedIsNotHandedOut) {
   if (q != nullptr) give(q);
 }
 
-TEST_P(Faults, MemoryOfAStreamWhoseFencesFailWaitsForOneThatDoesNot) {
+TEST_P(Faults, MemoryOfAStreamWithFailedFencesWaitsForALaterFence) {
   const stream_ref a = device_->create_stream();
   const stream_ref b = device_->create_stream();
   void* const p = take(most, a);
@@ -77,7 +77,7 @@ TEST_P(Faults, ASegmentThatTheDriverDoesNotTakeBackIsCounted) {
   EXPECT_EQ(stats().leaked_bytes != 0, !pages) << stats().leaked_bytes;
 }
 
-TEST_P(Faults, ARequestWhoseStreamCannotBeIdentifiedIsRefusedAndNothingElse) {
+TEST_P(Faults, OnlyARequestWithAnUnidentifiedStreamIsRefused) {
   if (GetParam().stream_ids != stream_id_mode::query) GTEST_SKIP() << "notify never asks";
   const stream_ref s = device_->create_stream();
   fail_next(device_call::stream_id);

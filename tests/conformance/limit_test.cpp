@@ -59,7 +59,7 @@ TEST_P(Limit, CanBeUsedUp) {
   }
 }
 
-TEST_P(Limit, TrimReturnsWhatIsIdleAndSaysWhatStays) {
+TEST_P(Limit, TrimReturnsIdleMemoryAndReportsTheRest) {
   const stream_ref s = device_->create_stream();
   void* const live = take(std::size_t{1} << 20, s);
   void* const idle = take(std::size_t{64} << 20, s);

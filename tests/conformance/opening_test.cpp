@@ -67,7 +67,7 @@ TEST_F(Opening, PoolsThatDoNotFitAreRefusedWithTheFigures) {
   EXPECT_TRUE(open({{"limit", "1GiB"}, {"pools", "50%,50%"}}).ok()) << "exactly the limit";
 }
 
-TEST_F(Opening, LimitsAreOfTotalOrOfWhatIsFree) {
+TEST_F(Opening, LimitsAreSharesOfTotalOrFreeMemory) {
   device_.set_foreign_bytes(gib);
   const auto limit_of = [&](const char* limit) { return (*open({{"limit", limit}}))->devices().front().limit_bytes; };
   EXPECT_EQ(limit_of("1GiB"), gib);

@@ -79,7 +79,7 @@ TEST_P(OutOfMemory, NamesTheDriversError) {
   give(take(mebibyte));
 }
 
-TEST_P(OutOfMemory, SaysWhatFailedWhyAndWhatToDo) {
+TEST_P(OutOfMemory, HasRequestCauseAndRemedy) {
   const oom_report report = refusal(2 * static_cast<std::size_t>(stats().limit_bytes));
   EXPECT_EQ(report.headline().find('\n'), std::string::npos);
   EXPECT_THAT(report.headline(), HasSubstr(report.pool));

@@ -25,37 +25,14 @@
 #include <string>
 #include <vector>
 
+#include "nvml_types.hpp"
+
 namespace {
 
-constexpr int success = 0;
-constexpr int invalid_argument = 2;
-constexpr int not_supported = 3;
-constexpr int not_found = 6;
-constexpr int insufficient_size = 7;
-constexpr int driver_not_loaded = 9;
+using namespace gpumem::simcuda::nvml;  // NOLINT: the exported functions are global
+
 constexpr unsigned long long mib = 1ULL << 20;
 constexpr unsigned instance_base = 1000;  // handles of instances: 1000 + 10 * card + instance
-
-struct memory_t {
-  unsigned long long total, free, used;
-};
-struct memory_2_t {
-  unsigned version;
-  unsigned long long total, reserved, free, used;
-};
-struct utilization_t {
-  unsigned gpu, memory;
-};
-struct process_t {
-  unsigned pid;
-  unsigned long long used;
-  unsigned gpu_instance, compute_instance;
-};
-struct pci_t {
-  char legacy[16];
-  unsigned domain, bus, device, device_id, subsystem_id;
-  char bus_id[32];
-};
 
 std::string text_of(const char* name) {
   const char* const value = std::getenv(name);
@@ -161,8 +138,8 @@ int nvmlDeviceGetUtilizationRates(void* device, utilization_t* out) {
   *out = {static_cast<unsigned>(value_for("FAKENVML_BUSY", number(device))), 0};
   return success;
 }
-int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, process_t* list) {
-  std::vector<process_t> all;
+int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, process_2_t* list) {
+  std::vector<process_2_t> all;
   for (const unsigned long long pid : values_for("FAKENVML_PIDS", number(device))) {
     all.push_back({static_cast<unsigned>(pid), 256 * mib, 0, 0});
   }
@@ -175,7 +152,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, proce
   std::ranges::copy(all, list);
   return *count = there, success;
 }
-int nvmlDeviceGetGraphicsRunningProcesses_v3(void* device, unsigned* count, process_t* list) {
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void* device, unsigned* count, process_2_t* list) {
   const unsigned long long drawing = value_for("FAKENVML_GRAPHICS", number(device)) * mib;
   const unsigned there = drawing != 0 ? 1 : 0;
   if (*count < there) return *count = there, insufficient_size;

@@ -166,7 +166,7 @@ void write(const rows& all) {
   ASSERT_TRUE(file.good()) << file_path << " cannot be written";
 }
 
-TEST(Costs, AreWhatTheFileSays) {
+TEST(Costs, EqualTheGoldenFile) {
   const log_sink former = set_log_sink([](std::string_view) {});
   const rows now = measured();
   static_cast<void>(set_log_sink(former));

@@ -8,6 +8,7 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "environment_number.hpp"
 #include "gpumem/policy.hpp"
 #include "run.hpp"
 
@@ -21,11 +22,6 @@ constexpr bool sanitized = __has_feature(address_sanitizer) || __has_feature(thr
 #else
 constexpr bool sanitized = false;
 #endif
-
-std::uint64_t from_environment(const char* variable, std::uint64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 std::vector<configuration> every_configuration() {
   std::vector<configuration> out;
@@ -59,9 +55,9 @@ std::string name_of(const ::testing::TestParamInfo<configuration>& info) {
 class Model : public ::testing::TestWithParam<configuration> {};
 
 TEST_P(Model, AgreesWithTheNaiveHeap) {
-  const std::uint64_t first_seed = from_environment("GPUMEM_MODEL_SEED", 1);
-  const std::uint64_t runs = from_environment("GPUMEM_MODEL_RUNS", sanitized ? 2 : 8);
-  const auto count = static_cast<unsigned>(from_environment("GPUMEM_MODEL_OPS", sanitized ? 100 : 400));
+  const std::uint64_t first_seed = environment_number("GPUMEM_MODEL_SEED", 1);
+  const std::uint64_t runs = environment_number("GPUMEM_MODEL_RUNS", sanitized ? 2 : 8);
+  const auto count = static_cast<unsigned>(environment_number("GPUMEM_MODEL_OPS", sanitized ? 100 : 400));
   configuration c = GetParam();
   for (const stream_reuse reuse : {stream_reuse::device, stream_reuse::poll, stream_reuse::host}) {
     for (const stream_id_mode ids : {stream_id_mode::query, stream_id_mode::notify}) {

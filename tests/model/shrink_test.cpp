@@ -27,7 +27,7 @@ bool contains(const std::vector<int>& items, int item) {
   return std::find(items.begin(), items.end(), item) != items.end();
 }
 
-TEST(Shrink, KeepsOnlyWhatTheFailureNeeds) {
+TEST(Shrink, KeepsOnlyTheOperationsOfTheFailure) {
   const auto fails = [](const std::vector<int>& items) {
     return contains(items, 3) && contains(items, 47) && contains(items, 98);
   };

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <vector>
 
 #include "driver_program.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem::preload_test {
 namespace {
@@ -31,6 +33,21 @@ TEST_F(Driver, LinkedAndHandedOutFunctionsAreTheSame) {
   EXPECT_EQ(reinterpret_cast<PFN_cuMemFree_v3020>(found)(a), CUDA_SUCCESS);
   EXPECT_EQ(linked<PFN_cuMemFree_v3020>("cuMemFree_v2")(b), CUDA_SUCCESS);
   EXPECT_EQ(calls_of(device_call::free), 0U);
+}
+
+// As a program that links gpumem: front/logical_devices.hpp has the rule.
+TEST_F(Driver, SecondDeviceWritesItsTraceAndStatisticsBesideThoseOfTheFirst) {
+  const temporary_folder folder;
+  setenv("SIMCUDA_DEVICES", "2", 1);
+  setenv("GPUMEM_TRACE", folder.path(".run.csv").c_str(), 1);
+  setenv("GPUMEM_STATS", folder.path("run.json").c_str(), 1);
+  begin();
+  CUcontext second = nullptr;
+  ASSERT_EQ(linked<PFN_cuDevicePrimaryCtxRetain_v7000>("cuDevicePrimaryCtxRetain")(&second, 1), CUDA_SUCCESS);
+  ASSERT_EQ(linked<PFN_cuCtxSetCurrent_v4000>("cuCtxSetCurrent")(second), CUDA_SUCCESS);
+  allocate(4096);
+  EXPECT_TRUE(std::filesystem::exists(folder.path(".run.1.csv")));
+  EXPECT_TRUE(std::filesystem::exists(folder.path("run.1.json")));
 }
 
 TEST_F(Driver, APerThreadRequestGetsThePerThreadVariant) {
@@ -190,7 +207,7 @@ TEST_F(Driver, AnOldDriverWaitsInTheFree) {
   EXPECT_EQ(again, at);
 }
 
-TEST_F(Driver, AnOldDriverParksWhatIsFreedDuringACapture) {
+TEST_F(Driver, AnOldDriverParksBlocksFreedDuringACapture) {
   setenv("SIMCUDA_DRIVER_VERSION", "12020", 1);
   setenv("GPUMEM_LIMIT", "64MiB", 1);
   begin();

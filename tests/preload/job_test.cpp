@@ -9,6 +9,8 @@
 #include <regex>
 #include <string>
 
+#include "temporary_folder.hpp"
+
 namespace gpumem::preload_test {
 namespace {
 
@@ -21,12 +23,9 @@ constexpr int context_mib = 60;
 class Job : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = (std::filesystem::temp_directory_path() / "gpumem-job-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
     ::setenv("GPUMEM_SHARED_FOLDER", (folder_ + "/shared").c_str(), 1);
     ::setenv("SIMCUDA_SHARED", ("job-test-" + std::to_string(::getpid())).c_str(), 1);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   struct finished {
     int status = -1;
@@ -49,7 +48,8 @@ class Job : public ::testing::Test {
   }
   static std::string program(const std::string& words) { return "'" GPUMEM_TEST_JOB_PROGRAM "' " + words; }
 
-  std::string folder_;
+  temporary_folder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 TEST_F(Job, OneLimitHoldsForAllProcessesOfTheCommand) {
@@ -95,7 +95,7 @@ TEST_F(Job, AScriptThatRemovesTheLibraryIsLeftAloneWithALine) {
       "gpumem: a program is started without LD_PRELOAD, which this one removed: no limit holds for it\nstarted\n");
 }
 
-TEST_F(Job, AJobWhoseContextsExceedTheLimitIsRefusedWithTheFigures) {
+TEST_F(Job, AJobWithContextsBeyondTheLimitIsRefusedWithTheFigures) {
   ::setenv("SIMCUDA_CONTEXT_BYTES", "300MiB", 1);
   const finished done = run("--limit 1GiB", program("primary 3"));
   // Without NVML a context that is made at the same time may be counted by two processes.

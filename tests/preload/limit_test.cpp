@@ -58,7 +58,7 @@ TEST_F(Limit, TheProgramSeesTheLimitAsItsDevice) {
   EXPECT_EQ(memory().first, 208 * mib);
 }
 
-TEST_F(Limit, WhatIsAllocatedBesideGpumemCounts) {
+TEST_F(Limit, AllocationsPastGpumemCount) {
   begin();
   CUdeviceptr managed = 0;
   ASSERT_EQ(try_managed(&managed, 150 * mib), CUDA_SUCCESS);
@@ -170,7 +170,7 @@ TEST_F(OwnBytes, OthersAllocationsDuringAMeasuredCallAreNotCharged) {
 }
 
 // Code loaded at a first launch: no call reports it, and here it is larger than the headroom.
-TEST_F(OwnBytes, WhatNoCallTellsOfCountsWhenMoreIsTaken) {
+TEST_F(OwnBytes, UnseenMemoryCountsAtTheNextGrowth) {
   begin_with("100");
   const CUdeviceptr at = allocate(100 * mib);
   std::uint64_t code = 0;

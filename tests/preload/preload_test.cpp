@@ -144,7 +144,7 @@ TEST_F(Preload, TheDefaultPoolIsServedByItsName) {
   EXPECT_EQ(cudaStreamDestroy(s), cudaSuccess);
 }
 
-TEST_F(Preload, WhatADestroyedStreamFreedIsNotReusedTooEarly) {
+TEST_F(Preload, BlocksFreedOnADestroyedStreamAreNotReusedTooEarly) {
   setenv("GPUMEM_LIMIT", "64MiB", 1);
   const cudaStream_t s = new_stream();
   void* p = nullptr;
@@ -162,7 +162,7 @@ TEST_F(Preload, WhatADestroyedStreamFreedIsNotReusedTooEarly) {
   EXPECT_EQ(hazards(), 0U);
 }
 
-TEST_F(Preload, WhatGpumemDoesNotKnowIsTheDrivers) {
+TEST_F(Preload, UnknownPointersAreTheDrivers) {
   static_cast<void>(malloc_of(mib));
   void* managed = nullptr;
   ASSERT_EQ(cudaMallocManaged(&managed, mib), cudaSuccess);
@@ -225,7 +225,7 @@ TEST_F(Preload, ACaptureOfAThreadsDefaultStreamHoldsForADeviceThatOpensLater) {
   EXPECT_GT(calls_of(device_call::record_context), 0U) << "it has ended";
 }
 
-TEST_F(Preload, FreeMemoryIsWhatCanBeServed) {
+TEST_F(Preload, FreeMemoryCanBeServed) {
   const auto [at_first, total] = memory();
   EXPECT_EQ(total, 1024 * mib);
   void* const p = malloc_of(100 * mib);

@@ -14,6 +14,7 @@
 #include "driver_program.hpp"
 #include "group_ledger.hpp"
 #include "status_socket.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem::preload_test {
 namespace {
@@ -28,8 +29,6 @@ class Sharing : public driver_program {
  protected:
   void SetUp() override {
     driver_program::SetUp();
-    folder_ = (std::filesystem::temp_directory_path() / "gpumem-sharing-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
     set("GPUMEM_SHARED_FOLDER", folder_);
     set("GPUMEM_NVML", GPUMEM_TEST_NVML);
     set("SIMCUDA_DEVICES", "3");
@@ -37,7 +36,6 @@ class Sharing : public driver_program {
     set("FAKENVML_UUIDS", zeros + "2," + zeros + "1," + zeros + "0");  // NVML counts in reverse order
     set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");                            // and by address they are as CUDA's
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
   static void set(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
 
   static CUresult start() { return linked<PFN_cuInit_v2000>("cuInit")(0); }
@@ -57,7 +55,8 @@ class Sharing : public driver_program {
   }
   [[nodiscard]] std::string ledger() const { return folder_ + "/group-lab-GPU-" + zeros + "0"; }
 
-  std::string folder_;
+  temporary_folder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 TEST_F(Sharing, TheProgramSeesTheCardsThatGpumemDevicesNames) {
@@ -69,7 +68,7 @@ TEST_F(Sharing, TheProgramSeesTheCardsThatGpumemDevicesNames) {
   EXPECT_EQ(std::getenv("GPUMEM_DEVICES"), nullptr) << "a child must not choose once more";
 }
 
-TEST_F(Sharing, AutoIsTheCardThatNobodyUses) {
+TEST_F(Sharing, AutoIsTheUnusedCard) {
   set("FAKENVML_PIDS", "0=1,2=1");
   set("GPUMEM_DEVICES", "auto");
   ASSERT_EQ(start(), CUDA_SUCCESS);
@@ -98,7 +97,7 @@ TEST_F(Sharing, ABadChoiceIsNoDevice) {
   EXPECT_EQ(start(), CUDA_ERROR_NO_DEVICE);
 }
 
-TEST_F(Sharing, WithoutNvmlNobodyCanChoose) {
+TEST_F(Sharing, WithoutNvmlAutoIsRefused) {
   set("GPUMEM_NVML", "/no/nvml");
   set("GPUMEM_DEVICES", "auto");
   EXPECT_EQ(start(), CUDA_ERROR_NO_DEVICE);
@@ -180,7 +179,7 @@ TEST_F(Sharing, TheGroupsLimitHoldsForDedicatedAllocations) {
   EXPECT_LE(used_bytes(), 256 * mib);
 }
 
-TEST_F(Sharing, UnderALimitOnTheProcessTheGroupPaysForWhatTheDriverGives) {
+TEST_F(Sharing, UnderALimitOnTheProcessTheGroupIsChargedForTheDriversMemory) {
   set("GPUMEM_GROUP", "lab");
   set("GPUMEM_GROUP_LIMIT", "256MiB");
   set("GPUMEM_LIMIT", "800MiB");

@@ -238,7 +238,7 @@ TEST_F(Captures, AUseOfAStreamThatJoinedIsFencedAfterTheCapture) {
 // A request searches the memory that other streams freed. It must skip a live graph's block, even if that fits best;
 // otherwise the request would wait for every stream.
 class Reuse : public Reality, public testing::WithParamInterface<const char*> {};
-TEST_P(Reuse, PassesOverTheMemoryOfALiveGraphAndWaitsForNobodyElse) {
+TEST_P(Reuse, SkipsTheMemoryOfALiveGraphAndWaitsForNoOtherWork) {
   open({{"stream_reuse", GetParam()}, {"stream_ids", "notify"}, {"limit", "32MiB"}});
   CUstream const s = stream();
   CUstream const a = stream();
@@ -297,7 +297,7 @@ TEST_F(Captures, A3ABlockThatAnotherStreamOfTheCaptureFreedIsNotHandedToTheFirst
   give(after);
 }
 
-TEST_F(Captures, A3WhatTheCapturingStreamItselfFreesItHasBackAtOnce) {
+TEST_F(Captures, A3BlocksFreedOnTheCapturingStreamAreReusedThereAtOnce) {
   open();
   CUstream const s = stream();
   begin(s);
@@ -574,7 +574,7 @@ INSTANTIATE_TEST_SUITE_P(Calls, FailingPages, testing::ValuesIn(failing_page_cal
 });
 
 // PyTorch reports the ends of its captures. Another library's stream may be destroyed by then, so no query of it.
-TEST_F(Captures, AReportedEndAsksOnlyStreamsWhoseRequestsSaidSo) {
+TEST_F(Captures, AReportedEndQueriesOnlyStreamsThatReportTheEnd) {
   open();
   CUstream const others = stream();
   CUstream const reported = stream();
@@ -612,7 +612,7 @@ TEST_F(Captures, ATrimAsksWhetherANoticedCaptureIsOver) {
 }
 
 // The graph lives, and its non-blocking stream makes no more calls. Other streams still reuse each other's memory.
-TEST_F(Captures, ANoticedCaptureThatNobodyEndsLeavesTheFencesOfOtherStreams) {
+TEST_F(Captures, ANoticedCaptureWithoutAReportedEndLeavesTheFencesOfOtherStreams) {
   open();
   CUstream const capturing = stream();
   CUstream const a = stream();
@@ -636,7 +636,7 @@ TEST_F(Captures, ANoticedCaptureThatNobodyEndsLeavesTheFencesOfOtherStreams) {
 }
 
 // The threads' caches still work as well.
-TEST_F(Captures, ANoticedCaptureThatNobodyEndsLeavesTheCachesOfOtherStreams) {
+TEST_F(Captures, ANoticedCaptureWithoutAReportedEndLeavesTheCachesOfOtherStreams) {
   open();
   CUstream const capturing = stream();
   CUstream const a = stream();

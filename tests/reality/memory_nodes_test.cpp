@@ -75,7 +75,7 @@ TEST_F(MemoryNodes, ScratchThatIsTakenAndFreedInTheCapture) {
   EXPECT_EQ(cudaFreeAsync(result, s), cudaSuccess);
 }
 
-TEST_F(MemoryNodes, WhatTheGraphLeavesIsFreedAfterTheLaunch) {
+TEST_F(MemoryNodes, BlocksLeftByTheGraphAreFreedAfterTheLaunch) {
   cudaStream_t const s = stream();
   begin(s);
   void* const out = take(4 * mib, s);

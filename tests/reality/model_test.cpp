@@ -10,6 +10,7 @@
 #include <map>
 #include <random>
 
+#include "environment_number.hpp"
 #include "world.hpp"
 
 extern "C" CUresult CUDAAPI cuCtxCreate_v2(CUcontext*, unsigned int, CUdevice);
@@ -29,11 +30,6 @@ constexpr std::uint64_t usual_operations = 50'000;
 #else
 constexpr std::uint64_t usual_operations = 1'000'000;
 #endif
-
-std::uint64_t from_environment(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 class Model : public testing::TestWithParam<way> {
  protected:
@@ -298,8 +294,8 @@ constexpr std::array ways{way{"caching", "query", "poll", false},    way{"cachin
                           way{"expandable", "notify", "poll", true}, way{"caching", "notify", "device", true}};
 
 TEST_P(Model, ProgramsOnTwoDevicesFindNothing) {
-  const std::uint64_t seed = from_environment("GPUMEM_REALITY_SEED", 1);
-  const std::uint64_t operations = from_environment("GPUMEM_REALITY_OPS", usual_operations) / ways.size();
+  const std::uint64_t seed = environment_number("GPUMEM_REALITY_SEED", 1);
+  const std::uint64_t operations = environment_number("GPUMEM_REALITY_OPS", usual_operations) / ways.size();
   random_.seed(seed);
   for (std::uint64_t i = 0; i < operations; ++i) {
     step();

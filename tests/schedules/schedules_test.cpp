@@ -7,16 +7,12 @@
 #include <iostream>
 #include <string>
 
+#include "environment_number.hpp"
 #include "explorer.hpp"
 #include "gpumem/settings.hpp"
 
 namespace gpumem::schedules {
 namespace {
-
-std::uint64_t number_of(const char* variable, std::uint64_t usual) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : usual;
-}
 
 void report(explorer& all, const std::optional<finding>& found) {
   if (!found) return;
@@ -29,10 +25,10 @@ class Schedules : public ::testing::TestWithParam<topic> {};
 
 TEST_P(Schedules, OfGeneratedProgramsKeepTheRules) {
   explorer all;
-  const std::uint64_t seed = number_of("SCHEDULE_SEED", 1);
-  const std::uint64_t most = number_of("SCHEDULES", 17'000);
+  const std::uint64_t seed = environment_number("SCHEDULE_SEED", 1);
+  const std::uint64_t most = environment_number("SCHEDULES", 17'000);
   const auto begin = std::chrono::steady_clock::now();
-  const std::uint64_t most_seconds = number_of("SCHEDULE_SECONDS", 0);
+  const std::uint64_t most_seconds = environment_number("SCHEDULE_SECONDS", 0);
   const auto keep_on = [&](std::uint64_t done) {
     const auto lasted = std::chrono::steady_clock::now() - begin;
     return most_seconds != 0 ? lasted < std::chrono::seconds{most_seconds} : done < most;
@@ -57,7 +53,7 @@ constexpr std::uint64_t schedules_of_a_case = 3000;
 void expect_kept(scenario program, std::uint64_t schedules = schedules_of_a_case) {
   program.number();
   explorer all;
-  const auto found = all.explore(program, number_of("SCHEDULE_SEED", 1), schedules);
+  const auto found = all.explore(program, environment_number("SCHEDULE_SEED", 1), schedules);
   report(all, found);
 }
 

@@ -15,6 +15,8 @@
 #include <sstream>
 #include <string>
 
+#include "temporary_folder.hpp"
+
 #ifndef GPUMEM_TEST_ADAPTERS_TAKER
 #define GPUMEM_TEST_ADAPTERS_TAKER GPUMEM_TEST_TAKER
 #endif
@@ -96,12 +98,6 @@ std::string content_of(const std::string& file) {
 
 class EntryPoints : public ::testing::TestWithParam<const char*> {
  protected:
-  void SetUp() override {
-    folder_ = (std::filesystem::temp_directory_path() / "gpumem-settings-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   [[nodiscard]] bool preloads() const { return std::string{GetParam()} == "preload"; }
   [[nodiscard]] bool runs() const { return std::string{GetParam()} == "run"; }
   [[nodiscard]] bool pinned() const { return std::string{GetParam()} == "pmr"; }
@@ -137,7 +133,8 @@ class EntryPoints : public ::testing::TestWithParam<const char*> {
     }
     return got;
   }
-  std::string folder_;
+  temporary_folder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 TEST_P(EntryPoints, ABadSettingGivesNothingAndIsToldOnce) {
@@ -175,7 +172,7 @@ TEST_P(EntryPoints, AGoodSettingGivesUpToItsLimit) {
   }
 }
 
-TEST_P(EntryPoints, WhatHasNoEffectIsSaid) {
+TEST_P(EntryPoints, SettingsWithoutEffectAreLogged) {
   if (pinned()) GTEST_SKIP() << "the program reads the settings itself";
   const outcome one_card = take("GPUMEM_LIMIT_1=256MiB");
   EXPECT_EQ(one_card.exit_status, 0);

@@ -84,7 +84,7 @@ TEST_F(SimcudaPrograms, RegisteredHostMemoryIsPinned) {
   EXPECT_EQ(cuMemHostUnregister(own.data()), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
-TEST_F(SimcudaPrograms, PointersAreKnownByWhatTheyPointInto) {
+TEST_F(SimcudaPrograms, PointersAreKnownByTheirAllocation) {
   CUdeviceptr plain = 0;
   CUdeviceptr managed = 0;
   void* pinned = nullptr;

@@ -237,7 +237,7 @@ TEST_F(Harsh, OnlyARelaxedCaptureEndsInAnotherThread) {
 
 // "The API will return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if the specified context hCtx has a stream in the capture
 // mode. In such a case, the call will invalidate all the conflicting captures."
-TEST_F(Harsh, AnEventOnTheContextInvalidatesItsCapturesInWhateverMode) {
+TEST_F(Harsh, AnEventOnTheContextInvalidatesItsCapturesInAnyMode) {
   CUstream const s = stream();
   ASSERT_EQ(cuStreamBeginCapture(s, relaxed), CUDA_SUCCESS);
   CUstreamCaptureMode mode = relaxed;

@@ -76,7 +76,7 @@ TEST_F(MemoryNodes, AnAllocationInACaptureIsTheGraphsAndIsThereOnceThatHasRun) {
   EXPECT_EQ(figure(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 0U);
 }
 
-TEST_F(MemoryNodesDeathTest, OutsideItsTimeNobodyMayTouchIt) {
+TEST_F(MemoryNodesDeathTest, ABlockMayBeUsedOnlyWhileItLives) {
   CUdeviceptr at = 0;
   CUgraph const graph = allocating(&at);
   EXPECT_DEATH(use(at), "memory of a graph that has not run, or that is freed");
@@ -107,7 +107,7 @@ TEST_F(MemoryNodes, ARelaunchNeedsItsAllocationsFreed) {
 }
 
 // "These allocations cannot be freed outside the owning graph, and they can only be freed once in the owning graph."
-TEST_F(MemoryNodes, WhatItsGraphFreesNobodyElseDoes) {
+TEST_F(MemoryNodes, OnlyItsGraphFreesTheBlock) {
   begin();
   const CUdeviceptr at = take();
   use(at);
@@ -122,7 +122,7 @@ TEST_F(MemoryNodes, WhatItsGraphFreesNobodyElseDoes) {
 
 // "Allocations which are not freed in the same graph can be freed by [...] launching a graph with a free node for that
 // allocation". "If the allocation is freed in another graph, a free node can no longer be added to the owning graph."
-TEST_F(MemoryNodes, OneGraphFreesWhatAnotherAllocated) {
+TEST_F(MemoryNodes, OneGraphFreesABlockOfAnother) {
   CUdeviceptr at = 0;
   CUgraphExec const first = instantiate(allocating(&at));
   begin();

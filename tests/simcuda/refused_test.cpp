@@ -24,7 +24,7 @@ class Refused : public testing::Test {
 
 // Features that are not modelled fail: cuMemExportToShareableHandle and green contexts return
 // "CUDA_ERROR_NOT_SUPPORTED", like a driver or a card without them.
-TEST_F(Refused, IsWhatIsNotModelled) {
+TEST_F(Refused, AreFunctionsThatAreNotModelled) {
   CUdevResource multiprocessors{};
   EXPECT_EQ(cuDeviceGetDevResource(0, &multiprocessors, CU_DEV_RESOURCE_TYPE_SM), CUDA_ERROR_NOT_SUPPORTED);
   CUgreenCtx green = nullptr;

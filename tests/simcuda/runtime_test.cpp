@@ -46,7 +46,7 @@ TEST_F(Simcudart, VersionsAndDevices) {
   EXPECT_EQ(cudaGetDeviceProperties(&properties, 2), cudaErrorInvalidDevice);
 }
 
-TEST_F(Simcudart, MemoryHoldsWhatIsCopiedToIt) {
+TEST_F(Simcudart, MemoryKeepsCopiedValues) {
   std::vector<int> numbers(1000);
   std::iota(numbers.begin(), numbers.end(), 0);
   const std::size_t bytes = numbers.size() * sizeof(int);
@@ -135,7 +135,7 @@ TEST_F(Simcudart, AnAllocationSpoilsAGlobalCapture) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
-TEST_F(Simcudart, AGraphKeepsItsObjectsUntilItAndWhatWasMadeFromItAreGone) {
+TEST_F(Simcudart, AGraphKeepsItsObjectsUntilItAndItsInstancesAreDestroyed) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
   cudaGraph_t graph = nullptr;
@@ -163,7 +163,7 @@ TEST_F(Simcudart, AGraphKeepsItsObjectsUntilItAndWhatWasMadeFromItAreGone) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
-TEST_F(Simcudart, TheStreamOrderedPoolKeepsWhatItsThresholdSays) {
+TEST_F(Simcudart, TheStreamOrderedPoolKeepsMemoryUpToItsThreshold) {
   cudaMemPool_t pool = nullptr;
   ASSERT_EQ(cudaDeviceGetDefaultMemPool(&pool, 0), cudaSuccess);
   std::uint64_t threshold = UINT64_MAX;
@@ -256,7 +256,7 @@ TEST_F(Simcudart, HostFunctionsRun) {
   EXPECT_EQ(ran, 2);
 }
 
-TEST_F(Simcudart, WhatIsNotModelledSaysSo) {
+TEST_F(Simcudart, FunctionsThatAreNotModelledReturnNotSupported) {
   EXPECT_EQ(cudaDeviceDisablePeerAccess(0), cudaErrorNotSupported);
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotSupported);
   int not_a_kernel = 0;

@@ -19,7 +19,7 @@ using simcuda::value_marks;
 constexpr value_mark computed{.computed = true, .zero_due = false};
 constexpr value_mark untrue_zero{.computed = false, .zero_due = true};
 
-TEST(ValueMarks, KnowsWhatIsTrueByByte) {
+TEST(ValueMarks, KnowsTrueValuesByByte) {
   value_marks marks;
   EXPECT_FALSE(marks.all_computed(100, 1));
   EXPECT_TRUE(marks.all_computed(100, 0));
@@ -133,7 +133,7 @@ TEST_F(Values, OfLargeFillsAreZeroOrUntrue) {
   EXPECT_FALSE(simcuda_values_are_true(at, 4));
 }
 
-TEST_F(Values, AreDoubtedBehindAKernelOfNobodys) {
+TEST_F(Values, AreUntrueAfterAnUnknownKernel) {
   const CUdeviceptr at = block(64);
   ASSERT_EQ(cuMemsetD8(at, 1, 64), CUDA_SUCCESS);
   simcuda_begin_operation();

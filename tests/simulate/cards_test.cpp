@@ -8,7 +8,7 @@
 namespace gpumem::simcuda {
 namespace {
 
-TEST(Cards, EachHasANameOfItsOwnAndWhatProgramsSizeTheirMemoryBy) {
+TEST(Cards, EachHasAUniqueNameAndTheAttributesThatProgramsRead) {
   std::set<std::string_view> keys;
   for (const card_profile& each : card_profiles()) {
     EXPECT_TRUE(keys.insert(each.key).second) << each.key;

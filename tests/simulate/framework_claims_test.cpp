@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "temporary_folder.hpp"
+
 namespace gpumem::bench {
 namespace {
 
@@ -58,8 +60,8 @@ default_device = lambda card: contextlib.nullcontext()
 )";
 
 TEST(FrameworkClaims, APoolIsMeasuredWithoutTheHandlesOfLibrariesHoweverManyThereAre) {
-  std::string folder = (fs::temp_directory_path() / "framework_claims_XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const temporary_folder temporary;
+  const std::string& folder = temporary.path();
   fs::create_directories(folder + "/jax/_src");
   std::ofstream{folder + "/jax/__init__.py"} << fake_jax;
   std::ofstream{folder + "/jax/_src/__init__.py"};
@@ -72,7 +74,6 @@ TEST(FrameworkClaims, APoolIsMeasuredWithoutTheHandlesOfLibrariesHoweverManyTher
   std::ifstream said{folder + "/said"};
   ASSERT_EQ(status, 0) << std::string{std::istreambuf_iterator<char>{said}, {}};
   const auto got = nlohmann::json::parse(std::ifstream{folder + "/claims.json"})["claims"][0]["by_frameworks"][0];
-  fs::remove_all(folder);
   EXPECT_EQ(got["framework"], "JAX 0.0");
   const auto& alone = got["figures"][0];
   EXPECT_EQ(alone["went"], "done; done");

@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "temporary_folder.hpp"
+
 namespace gpumem::cli {
 namespace {
 
@@ -27,13 +29,6 @@ struct outcome {
 
 class Ranks : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "ranks_test_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::string content(const std::string& name) const {
     std::ifstream file{folder_ + "/" + name};
     return {std::istreambuf_iterator<char>{file}, {}};
@@ -51,7 +46,8 @@ class Ranks : public ::testing::Test {
             nlohmann::json::parse(content("figures.json"), nullptr, false)};
   }
 
-  std::string folder_;
+  temporary_folder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 TEST_F(Ranks, GetEachOthersBytes) {

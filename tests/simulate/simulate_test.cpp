@@ -15,6 +15,8 @@
 #include <sstream>
 #include <string>
 
+#include "temporary_folder.hpp"
+
 namespace gpumem::cli {
 namespace {
 
@@ -34,13 +36,6 @@ struct outcome {
 
 class Simulate : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "simulate_test_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::string content(const std::string& name) const {
     std::ifstream file{folder_ + "/" + name};
     return {std::istreambuf_iterator<char>{file}, {}};
@@ -60,7 +55,8 @@ class Simulate : public ::testing::Test {
     return simulate(options + " -- " GPUMEM_TEST_PROGRAM " " + words);
   }
 
-  std::string folder_;
+  temporary_folder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 /// The parts of PyTorch that the hooks read, with memory from the runtime.
@@ -109,7 +105,7 @@ TEST_F(Simulate, TellsThePeakAndPassesTheStatusOn) {
   EXPECT_EQ(got.out, "");
 }
 
-TEST_F(Simulate, TellsWhatDidNotFitAndWhy) {
+TEST_F(Simulate, ReportsARefusedRequestWithItsCause) {
   const outcome got = program("until_full=100", "--card 1GiB --context 0");
   EXPECT_EQ(got.exit_status, 0);
   EXPECT_THAT(got.out, HasSubstr("10 blocks"));
@@ -165,7 +161,7 @@ TEST_F(Simulate, CountsTheValuesThatTheHostReadAndWarns) {
   EXPECT_THAT(got.err, HasSubstr("sizes that depend on values"));
 }
 
-TEST_F(Simulate, CountsWhatACardLeavesUndefined) {
+TEST_F(Simulate, CountsUndefinedUses) {
   const outcome got = program("dead_stream dead_stream exit=3");
   EXPECT_EQ(got.exit_status, 3) << got.err;
   EXPECT_EQ(got.figures["undefined_uses"], 2);
@@ -264,7 +260,7 @@ TEST_F(Simulate, ServesTheProgramByAPolicy) {
   EXPECT_LE(limited.figures["cards"][0]["peak_reserved_bytes"], 100 * mib);
 }
 
-TEST_F(Simulate, TellsWhatGpumemsOwnLimitRefused) {
+TEST_F(Simulate, ReportsRequestsThatTheLimitRefused) {
   const outcome got = program("until_full=100", "--card 2GiB --context 0 --policy growth --limit 1GiB");
   EXPECT_THAT(got.out, HasSubstr("7 blocks")) << got.err;  // 256 MiB are kept for what is not gpumem's
   ASSERT_EQ(got.figures["oom"].size(), 1U) << got.err;
@@ -279,6 +275,18 @@ TEST_F(Simulate, TellsWhatGpumemsOwnLimitRefused) {
   ASSERT_EQ(full.figures["oom"].size(), 1U) << full.err;
   EXPECT_EQ(full.figures["oom"][0]["why"], "more than is free");
 }
+
+#ifdef GPUMEM_TEST_TAKER
+TEST_F(Simulate, ReportsRequestsThatTheAdapterOfPyTorchRefused) {
+  const outcome got =
+      simulate("--card 2GiB --context 0 -- env GPUMEM_LIMIT=256MiB GPUMEM_POLICY=growth " GPUMEM_TEST_TAKER " torch");
+  ASSERT_EQ(got.figures["oom"].size(), 1U) << got.out << got.err;
+  const auto& row = got.figures["oom"][0];
+  EXPECT_EQ(row["function"], "gpumem_torch_alloc");
+  EXPECT_EQ(row["requested_bytes"], 16 * mib);
+  EXPECT_THAT(row["why"].get<std::string>(), StartsWith("gpumem: limit 256.00 MiB reached with 256.00 MiB live"));
+}
+#endif
 
 TEST_F(Simulate, WarnsOfMemoryThatTheDoublesDoNotSupport) {
   const outcome got = program("take_3d=100 take_array take_array", "--card 1GiB --context 0");
@@ -326,7 +334,7 @@ TEST_F(Simulate, RefusesAChildThatIsForkedAfterTheFirstCudaCall) {
   EXPECT_EQ(before.figures["cards"][0]["peak_live_bytes"], 50 * mib);
 }
 
-TEST_F(Simulate, TracesWhatAPolicyServed) {
+TEST_F(Simulate, TracesBlocksOfAPolicy) {
   const outcome got = program("take=3 take=5 free", "--policy growth --trace t.csv");
   EXPECT_EQ(got.exit_status, 0) << got.err;
   EXPECT_THAT(content("t.csv"), HasSubstr("allocate"));
@@ -501,7 +509,7 @@ TEST_F(Simulate, WritesJsonToStandardOutput) {
   EXPECT_FALSE(fs::exists(folder_ + "/-"));
 }
 
-TEST_F(Simulate, KeepsWhatPyTorchWasRefusedInTheTrace) {
+TEST_F(Simulate, KeepsRefusedRequestsOfPyTorchInTheTrace) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/torch.py"} << stand_in_torch << R"(
 def refuse(mib):
@@ -705,7 +713,7 @@ print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), wor
 }
 
 /// Data-parallel training compares values of all ranks before its first step: each rank has this rank's values.
-TEST_F(Simulate, TakesTheOtherRanksToSendWhatThisOneSends) {
+TEST_F(Simulate, AssumesThatOtherRanksSendTheSameValues) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/ranks.py"} << R"(import ctypes
 cuda, nccl = ctypes.CDLL("libcudart.so.13"), ctypes.CDLL("libnccl.so.2")

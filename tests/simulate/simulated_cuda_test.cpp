@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "temporary_folder.hpp"
+
 namespace gpumem::cli {
 namespace {
 
@@ -23,12 +25,6 @@ class SimulatedCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
-    std::string name = (fs::temp_directory_path() / "simulated_cuda_test_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    if (!folder_.empty()) fs::remove_all(folder_);
   }
 
   std::string content(const std::string& name) const {
@@ -62,7 +58,8 @@ class SimulatedCuda : public ::testing::Test {
     return package / "bin" / "gpumem";
   }
 
-  std::string folder_;
+  temporary_folder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 TEST_F(SimulatedCuda, ServesNamesWithoutAVersionFromAPackage) {
@@ -113,7 +110,7 @@ TEST_F(SimulatedCuda, NeedsNoCompilerForTheTorchOfAPackage) {
   EXPECT_THAT(content("out"), HasSubstr("ok:      values of small operations: prebuilt for this torch"));
 }
 
-TEST_F(SimulatedCuda, DoctorSaysWhatToType) {
+TEST_F(SimulatedCuda, DoctorPrintsTheCommands) {
   EXPECT_EQ(run(GPUMEM_PROGRAM, "simulate --doctor"), 0) << content("out");
   EXPECT_THAT(content("out"), HasSubstr("ok:      simulated CUDA"));
   EXPECT_THAT(content("out"), HasSubstr("note:    no torch in this Python"));

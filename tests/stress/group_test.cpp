@@ -12,8 +12,10 @@
 #include <thread>
 #include <vector>
 
+#include "child_process.hpp"
 #include "gpumem/allocator.hpp"
 #include "gpumem/sim_device.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {
@@ -141,22 +143,9 @@ int member(const std::string& folder, observed& seen, unsigned process, std::uin
   return memory.check(0).ok() ? 0 : 1;
 }
 
-template <typename Body>
-pid_t in_child(Body body) {
-  const pid_t child = ::fork();
-  if (child == 0) std::_Exit(body());
-  return child;
-}
-
-int exit_status_of(pid_t child) {
-  int code = 0;
-  ::waitpid(child, &code, 0);
-  return WIFEXITED(code) ? WEXITSTATUS(code) : -1;
-}
-
 TEST(Group, TwoProcessesOfEightThreadsNeverExceedTheirLimitThoughOneIsKilled) {
-  std::string folder = (std::filesystem::temp_directory_path() / "gpumem-group-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const temporary_folder temporary;
+  const std::string& folder = temporary.path();
   void* const shared = ::mmap(nullptr, sizeof(observed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   observed& seen = *new (shared) observed{};
@@ -192,7 +181,6 @@ TEST(Group, TwoProcessesOfEightThreadsNeverExceedTheirLimitThoughOneIsKilled) {
       << "what the killed one held has returned";
   std::printf("served %lu, refused %lu, segments %lu\n", seen.served.load(), seen.refused.load(), seen.segments.load());
   ::munmap(shared, sizeof(observed));
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

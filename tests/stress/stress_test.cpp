@@ -58,7 +58,7 @@ TEST_P(Stress, CapturesGoOnBesideTheWorkers) {
   run_beside(capture, trim);
 }
 
-TEST_P(Stress, CallbacksFreeWhatOthersWait) {
+TEST_P(Stress, CallbacksFreeMemoryWhileOthersWait) {
   std::atomic<int> asked{0};
   allocator_->on_out_of_memory([&](int, std::uint64_t) {
     ++asked;

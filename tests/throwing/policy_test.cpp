@@ -152,7 +152,7 @@ TEST_P(ThrowingPolicy, OnceRefusesOneRequestAndTheNextOneIsServed) {
   EXPECT_EQ((*opened)->stats(0)->live_bytes, 0U);
 }
 
-TEST_P(ThrowingPolicy, AlwaysRefusesWhatNeedsItAndNeverHangs) {
+TEST_P(ThrowingPolicy, AlwaysRefusesRequestsThatNeedItAndNeverHangs) {
   const time_limit limit{60};
   canned_program program{with(), card()};
   device* const devices[] = {&program.edge()};

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "checked_mutex.hpp"
 #include "load_error.hpp"
+#include "loaded_driver.hpp"
 #include "text.hpp"
 #include "trusted_path.hpp"
 
@@ -111,6 +113,8 @@ const cuda_driver* kept(std::unique_ptr<const cuda_driver> table) {
   return all->back().get();
 }
 
+std::atomic<void*> driver_library{nullptr};
+
 /// Loads the driver from `named`, the file in GPUMEM_CUDA_DRIVER, or if empty from the usual one.
 result<const cuda_driver*> load_from(const std::string& named) {
   const std::string path = named.empty() ? usual_driver : named;
@@ -126,6 +130,7 @@ result<const cuda_driver*> load_from(const std::string& named) {
                                         : "expected the path of libcuda.so.1 of CUDA 12.0 or later";
     return failed(fmt::format("{}; {}", load_error(path), advice));
   }
+  driver_library.store(library, std::memory_order_release);
   void* const ask = dlsym(library, "cuGetProcAddress_v2");
   if (ask != nullptr) return resolve_cuda_driver(ask);
   // A driver before 12.0 can still report its version.
@@ -190,6 +195,13 @@ result<const cuda_driver*> load_cuda_driver() {
   result<const cuda_driver*> driver = load_from(trusted_path("GPUMEM_CUDA_DRIVER"));
   if (driver) loaded = *driver;
   return driver;
+}
+
+void* loaded_driver_symbol(const char* name) noexcept {
+  void* const library = driver_library.load(std::memory_order_acquire);
+  if (library == nullptr) return nullptr;
+  void* const found = dlsym(library, name);
+  return found != nullptr ? found : dlsym(RTLD_DEFAULT, name);
 }
 
 result<int> cuda_device_count(const cuda_driver* driver) {

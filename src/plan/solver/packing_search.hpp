@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "problem.hpp"
@@ -51,6 +52,10 @@ class packing_search {
     std::vector<index> items;
     section_range range;
   };
+
+  static constexpr units none = std::numeric_limits<units>::max();
+  /// `value` rounded up to a multiple of a power of two.
+  static units aligned(units value, units alignment) { return (value + alignment - 1) & -alignment; }
 
   bool descend(const part& open);
   bool tighten(const part& open);

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -69,11 +68,12 @@ result<problem> parse_problem(std::string_view text) {
     for (std::size_t c = 0; c < columns.size(); ++c) {
       if (place[c] >= fields.size()) return bad_line(number, fmt::format("no {}", columns[c]));
       const std::string_view field = fields[place[c]];
-      const auto [at, error] = std::from_chars(field.data(), field.data() + field.size(), value[c]);
-      if (error != std::errc{} || at != field.data() + field.size()) {
+      const auto read = whole_number<std::uint64_t>(field);
+      if (!read) {
         return bad_line(number,
                         fmt::format("{} '{}', expected a whole number from 0 to 2^64-1", columns[c], printable(field)));
       }
+      value[c] = *read;
     }
     buffers.push_back({.id = value[0], .lower = value[1], .upper = value[2], .size = value[3]});
   }

@@ -89,7 +89,7 @@ TEST_F(Buffer, ResizeKeepsTheBlockWhereItIsLargeEnough) {
   EXPECT_EQ(now().live_blocks, 1U);
 }
 
-TEST_F(Buffer, ResizeCopiesWhatItIsToldTo) {
+TEST_F(Buffer, ResizeCopiesTheStatedElements) {
   const stream_ref s = gpu_.create_stream();
   buffer<int> x{*memory_, 100, s};
   std::iota(x.span().begin(), x.span().end(), 0);

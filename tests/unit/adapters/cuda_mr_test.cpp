@@ -135,7 +135,7 @@ TEST_F(CudaMr, FreesInTheOrderOfTheStreamThatIsNamed) {
   EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
-TEST_F(CudaMr, WhatComesWithoutAStreamIsReadyForAnyStream) {
+TEST_F(CudaMr, BlocksWithoutAStreamAreReadyForAnyStream) {
   cuda_resource memory{all()};
   void* const block = memory.allocate(1 << 20);
   ASSERT_EQ(cudaMemsetAsync(block, 1, 1 << 20, nullptr), cudaSuccess);  // work in flight on the default stream
@@ -148,7 +148,7 @@ TEST_F(CudaMr, WhatComesWithoutAStreamIsReadyForAnyStream) {
 }
 
 // Uses the default stream of the resource's device, whichever device is current.
-TEST_F(CudaMr, WhatComesWithoutAStreamIsReadyThoughAnotherDeviceIsCurrent) {
+TEST_F(CudaMr, BlocksWithoutAStreamAreReadyWithAnotherDeviceCurrent) {
   cuda_resource r{all()};
   void* const first = r.allocate_sync(8 << 20);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(cudaMemsetAsync(first, 0, 8 << 20, nullptr), cudaSuccess);
@@ -163,7 +163,7 @@ TEST_F(CudaMr, WhatComesWithoutAStreamIsReadyThoughAnotherDeviceIsCurrent) {
   r.deallocate_sync(again, 8 << 20);
 }
 
-TEST_F(CudaMr, ComparesByWhatItAllocatesFrom) {
+TEST_F(CudaMr, ComparesByItsAllocator) {
   const cuda_resource memory{all()};
   const cuda_resource& same = memory;
   EXPECT_TRUE(memory == cuda_resource{all()});

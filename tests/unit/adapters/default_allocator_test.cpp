@@ -14,6 +14,7 @@
 #include "bits.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "status_socket.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {
@@ -25,8 +26,6 @@ using ::testing::HasSubstr;
 class DefaultAllocator : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = (std::filesystem::temp_directory_path() / "gpumem-default-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
     const std::string zeros = "00000000-0000-0000-0000-00000000000";
     set("GPUMEM_CUDA_DRIVER", GPUMEM_TEST_DRIVER);
     set("GPUMEM_NVML", GPUMEM_TEST_NVML);
@@ -39,10 +38,10 @@ class DefaultAllocator : public ::testing::Test {
     set("FAKENVML_USED", "0=20000,2=20000");
     set("FAKENVML_PIDS", "0=1,2=1");
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
   static void set(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
 
-  std::string folder_;
+  temporary_folder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 TEST_F(DefaultAllocator, IsOverTheCardsThatGpumemDevicesNames) {
@@ -57,7 +56,7 @@ TEST_F(DefaultAllocator, IsOverTheCardsThatGpumemDevicesNames) {
   (*all)->deallocate(block);
 }
 
-TEST_F(DefaultAllocator, AutoIsTheCardThatNobodyUses) {
+TEST_F(DefaultAllocator, AutoIsTheUnusedCard) {
   set("GPUMEM_DEVICES", "auto");
   const auto all = default_allocator();
   ASSERT_TRUE(all.ok()) << all.why().message();
@@ -92,7 +91,7 @@ TEST_F(DefaultAllocator, FirstUseUnderGrabAllTakesEveryVisibleDevice) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE((*all)->check(i).ok()) << i;
 }
 
-TEST_F(DefaultAllocator, FirstUseTakesOnlyWhatGpumemDevicesSelects) {
+TEST_F(DefaultAllocator, FirstUseTakesOnlyDevicesThatGpumemDevicesSelects) {
   set("GPUMEM_POLICY", "grab_all");
   set("GPUMEM_DEVICES", "2,0");
   const auto all = default_allocator();
@@ -131,7 +130,7 @@ TEST_F(DefaultAllocator, AnswersGpumemTop) {
   EXPECT_THAT(told[0].answer, HasSubstr("\"policy\":\"growth\""));
 }
 
-TEST_F(DefaultAllocator, AnswersNobodyWhereItMustNot) {
+TEST_F(DefaultAllocator, PublishesNothingWithoutPermission) {
   set("GPUMEM_PUBLISH", "0");
   ASSERT_TRUE(default_allocator().ok());
   EXPECT_TRUE(std::filesystem::is_empty(folder_));

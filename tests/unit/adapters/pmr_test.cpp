@@ -47,7 +47,7 @@ TEST_F(Pmr, ServesContainers) {
   EXPECT_TRUE(pinned_->pool().check(0));
 }
 
-TEST_F(Pmr, ReusesAtOnceWhatNoCopyUses) {
+TEST_F(Pmr, ReusesBlocksWithoutCopiesAtOnce) {
   void* const first = pinned_->allocate(3 * mib);
   pinned_->deallocate(first, 3 * mib);
   void* const second = pinned_->allocate(3 * mib);

@@ -93,7 +93,7 @@ TEST_F(RmmMr, AFailureCallbackFreesAndTheRequestIsServed) {
   EXPECT_EQ(now().live_blocks, 0U);
 }
 
-TEST_F(RmmMr, ComparesByWhatItAllocatesFrom) {
+TEST_F(RmmMr, ComparesByItsAllocator) {
   EXPECT_TRUE(rmm_resource{all()} == rmm_resource{all()});
   EXPECT_FALSE(rmm_resource{all()} == (rmm_resource{all(), 1}));
 }

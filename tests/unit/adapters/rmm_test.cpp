@@ -85,7 +85,7 @@ TEST_F(Rmm, OutOfMemoryIsRmmsOwnWithTheReport) {
   }
 }
 
-TEST_F(Rmm, ComparesByWhatItAllocatesFrom) {
+TEST_F(Rmm, ComparesByItsAllocator) {
   const rmm_resource first{all()};
   const rmm_resource same{all()};
   const rmm_resource second{all(), 1};

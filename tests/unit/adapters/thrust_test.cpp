@@ -50,7 +50,7 @@ std::vector<int> numbers(std::size_t n) {
   return out;
 }
 
-TEST_F(Thrust, SortsWhatLiesInItsMemory) {
+TEST_F(Thrust, SortsInItsMemory) {
   thrust_resource resource{*memory_};
   std::vector<int> host = numbers(100'000);
   vector<int> v{host.begin(), host.end(), &resource};

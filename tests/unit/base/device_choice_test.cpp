@@ -30,7 +30,7 @@ TEST(DeviceChoice, ReadsEveryForm) {
   EXPECT_THAT(read("GPU-8932f937,3,MIG-1c2d").names, ElementsAre("GPU-8932f937", "3", "MIG-1c2d"));
 }
 
-TEST(DeviceChoice, ReadsBackWhatItShows) {
+TEST(DeviceChoice, ReadsItsOwnText) {
   for (const char* text : {"none", "auto", "auto:3", "0", "2,0,GPU-8932f937-d72c"}) {
     EXPECT_EQ(read(text).to_string(), text);
   }
@@ -50,7 +50,7 @@ TEST(DeviceChoice, RefusesTheRestInOneLine) {
   EXPECT_THAT(parse_devices("2,2").why().message(), HasSubstr("not 2 twice"));
 }
 
-TEST(DeviceChoice, AGroupsNameIsFitForAFileAndItsLimitIsNoShareOfWhatIsFree) {
+TEST(DeviceChoice, AGroupHasAFileNameAndALimitWithoutShareOfFreeMemory) {
   settings s;
   EXPECT_TRUE(s.set("group", "lab-7").ok());
   EXPECT_TRUE(s.set("group", "").ok()) << "switches it off";

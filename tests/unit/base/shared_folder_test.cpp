@@ -11,7 +11,7 @@
 
 #include <fstream>
 
-#include "unit/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {
@@ -65,7 +65,7 @@ TEST(SharedFolder, OfAUserNamespaceIsTheOneOfTheUserOutside) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-TEST(SharedFolder, HasItsModesWhateverTheUmask) {
+TEST(SharedFolder, HasItsModesUnderAnyUmask) {
   const temporary_folder t;
   for (const mode_t mask : {0777U, 0277U, 0177U}) {
     const std::string folder = t.path(std::to_string(mask));
@@ -82,7 +82,7 @@ TEST(SharedFolder, HasItsModesWhateverTheUmask) {
   EXPECT_EQ(fs::status(t.path("511")).permissions(), fs::perms::owner_all);
 }
 
-TEST(SharedFolder, RefusesWhatIsNotThisUsersAlone) {
+TEST(SharedFolder, RefusesAFolderThatOthersCanWrite) {
   const temporary_folder t;
   write(t.path("file"), "");
   EXPECT_THAT(shared_folder(t.path("file")).why().message(), HasSubstr("expected a folder"));
@@ -104,7 +104,7 @@ TEST(SharedFolder, RefusesWhatIsNotThisUsersAlone) {
   EXPECT_THAT(absent.why().message(), HasSubstr("no/such: No such file or directory; expected a folder of user "));
 }
 
-TEST(SharedFile, RefusesWhatIsNotAPlainFileOfThisUserAlone) {
+TEST(SharedFile, RefusesAllButPlainFilesOfThisUser) {
   const temporary_folder t;
   EXPECT_TRUE(open_shared_file(t.path("new"), true).ok());
   EXPECT_TRUE(open_shared_file(t.path("new"), false).ok());

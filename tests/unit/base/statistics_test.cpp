@@ -44,7 +44,7 @@ TEST(OomReport, EveryCauseHasANameOfItsOwn) {
   EXPECT_EQ(to_string(static_cast<oom_cause>(77)), "unknown_cause");
 }
 
-TEST(OomReport, HeadlineSaysWhatFailedWhyAndWhatToDo) {
+TEST(OomReport, HeadlineHasRequestCauseAndRemedy) {
   EXPECT_EQ(example(oom_cause::limit).headline(),
             "out of memory on pool 0 (growth): 1.20 GiB asked, limit 4.00 GiB reached with 3.40 GiB live and "
             "512.00 MiB free in pieces of at most 96.00 MiB; free memory");
@@ -146,7 +146,7 @@ TEST(OomReport, EndsWithTheEventsBeforeTheRefusal) {
       << report.to_string();
 }
 
-TEST(OomReport, NamesWhatPendingMemoryWaitsFor) {
+TEST(OomReport, NamesTheStreamThatPendingMemoryWaitsFor) {
   oom_report report = example(oom_cause::pending_work);
   report.pending_on = "stream 0x5";
   report.pending_bytes = 2 * gib;
@@ -155,7 +155,7 @@ TEST(OomReport, NamesWhatPendingMemoryWaitsFor) {
             "capture or synchronise, then try again");
 }
 
-TEST(OomReport, AdvisesNoPolicyThatNobodyTried) {
+TEST(OomReport, AdvisesNoUntestedPolicy) {
   for (const oom_cause cause : causes) {
     EXPECT_EQ(example(cause).headline().find("GPUMEM_POLICY"), std::string::npos) << example(cause).headline();
   }

@@ -36,7 +36,7 @@ TEST(Status, OkHasNoMessage) {
   EXPECT_EQ(fine.message(), "");
 }
 
-TEST(Status, CopiesShareWhatIsSaidAndOutliveEachOther) {
+TEST(Status, CopiesShareTheMessageAndOutliveEachOther) {
   status kept;
   {
     const status first{errc::wrong_size, "4 bytes: expected 8"};

@@ -199,7 +199,7 @@ TEST(ByteLimit, ResolvesRoundedDown) {
   EXPECT_EQ(of_total(0.5).resolve(most, 0), most / 2);
 }
 
-TEST(ByteLimit, ResolvesWhateverCodePutsIntoTheFraction) {
+TEST(ByteLimit, ResolvesEveryFraction) {
   EXPECT_EQ(of_total(2).resolve(100, 100), 100U);
   EXPECT_EQ(of_total(-1).resolve(100, 100), 0U);
   EXPECT_EQ(of_total(std::numeric_limits<double>::quiet_NaN()).resolve(100, 100), 0U);

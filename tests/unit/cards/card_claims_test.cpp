@@ -53,7 +53,7 @@ TEST(CardClaims, OfAnAncestorDoNotCountAndOfTheSamePidElsewhereDo) {
   EXPECT_EQ(counted({own}).promised_bytes, 5 * gib) << "not known";
 }
 
-TEST(CardClaims, DeductWhatTheirProgramUsesOnlyInThisPidNamespace) {
+TEST(CardClaims, DeductTheMemoryOfTheirProgramOnlyInThisPidNamespace) {
   std::vector<gpu_usage> usage(1);
   usage[0].uuid = "GPU-1";
   usage[0].processes = {{.pid = 1, .used_bytes = 2 * gib}};

@@ -43,7 +43,7 @@ result<placement> place(std::string_view devices, const std::vector<card_state>&
   return place_on_cards(*choice, on, soft);
 }
 
-TEST(Placement, TakesWhatIsNamedInThatOrder) {
+TEST(Placement, TakesNamedCardsInTheirOrder) {
   const auto on = cards(4);
   EXPECT_THAT(place("all", on)->cards, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(place("", on)->cards, IsEmpty());
@@ -54,7 +54,7 @@ TEST(Placement, TakesWhatIsNamedInThatOrder) {
   EXPECT_THAT(place("3", on)->notes, ElementsAre(HasSubstr("device 0 is GPU-d")));
 }
 
-TEST(Placement, ACardThatDoesNotExistIsAnErrorThatSaysWhatDoes) {
+TEST(Placement, AMissingCardIsAnErrorThatNamesTheExistingOnes) {
   EXPECT_EQ(place("7", cards(1)).code(), errc::bad_setting);
   EXPECT_EQ(place("7", cards(1)).why().message(), "GPUMEM_DEVICES=7: card 7 does not exist; expected 0 to 0");
   EXPECT_THAT(place("0", {}).why().message(), HasSubstr("no GPU is visible"));
@@ -174,7 +174,7 @@ TEST(CardUsage, FindsCardsAndInstancesByUuid) {
   EXPECT_EQ(cards_of(usage)[1].instances, std::vector<std::string>{"MIG-x"});
 }
 
-TEST(CardUsage, MoreMemoryInUseThanOnAnUnusedCardIsUseWhateverNvmlLists) {
+TEST(CardUsage, MoreMemoryInUseThanOnAnUnusedCardIsUseWithoutListedProcesses) {
   constexpr std::uint64_t mib = std::uint64_t{1} << 20;
   const auto idle = [](const gpu_usage& card, std::optional<std::uint64_t> idle_bytes = std::nullopt) {
     return state_of(std::span{&card, 1}, card.uuid, idle_bytes).idle();

@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "card_claims.hpp"
-#include "unit/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {
@@ -200,7 +200,7 @@ TEST_F(ClaimTable, DamageIsRefusedWhileAnythingCounts) {
   EXPECT_THAT(seen(), IsEmpty()) << "nothing counts any more";
 }
 
-TEST_F(ClaimTable, WhatIsNoFileOfThisUsersIsRefused) {
+TEST_F(ClaimTable, AFileOfAnotherUserIsRefused) {
   held_claims held;
   ASSERT_EQ(::mkfifo(folder_.path("claims-1-1").c_str(), 0600), 0);
   expect_refused("is no regular file");

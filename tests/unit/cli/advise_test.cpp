@@ -40,7 +40,7 @@ class Advise : public Program {
   }
 };
 
-TEST_F(Advise, RanksWhatFitsBeforeWhatDoesNot) {
+TEST_F(Advise, RanksSettingsThatFitFirst) {
   const json all = advice("bench/traces/serve.csv.gz --capacity 114MiB");
   EXPECT_EQ(all["schema"], 1);
   EXPECT_EQ(all["simulated"], true);
@@ -122,7 +122,7 @@ TEST_F(Advise, LeavesAMarginWhereRunsVary) {
   EXPECT_EQ(row_of(advice(holes() + " --capacity 110MiB"), "expandable")["fits"], true);
 }
 
-TEST_F(Advise, TellsWhoFindsNoHoleLargeEnough) {
+TEST_F(Advise, ReportsPoliciesThatFindNoHoleLargeEnough) {
   const json all = advice(holes() + " --capacity 106MiB");
   std::map<std::string, bool> fits;
   for (const json& row : all["results"]) fits[row["policy"]] = row["fits"];

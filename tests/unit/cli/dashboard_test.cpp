@@ -156,7 +156,7 @@ TEST(Dashboard, IsADashboardWithPanelsThatDoNotOverlap) {
   EXPECT_GE(ids.size(), 10U);
 }
 
-TEST(Dashboard, AsksOnlyForWhatTheExporterGives) {
+TEST(Dashboard, QueriesOnlyMetricsOfTheExporter) {
   const json all = dashboard();
   ASSERT_TRUE(all.is_object());
   std::size_t asked = 0;

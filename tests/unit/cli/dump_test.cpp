@@ -113,7 +113,7 @@ TEST_F(Dump, WritesASnapshotThatReplaysAsTheTraceDoes) {
   EXPECT_THAT(content_of(path("other")), StartsWith("\x80\x02}("));
 }
 
-TEST_F(Dump, IsWhatWhyReadsOfALivingProcess) {
+TEST_F(Dump, IsReadByWhyOfALivingProcess) {
   serve("1000");
   use_memory();
   const outcome got =
@@ -142,7 +142,7 @@ TEST_F(Dump, PrintsTheEventsOfEveryProgram) {
   EXPECT_THAT(got.out, HasSubstr(" s request_refused 1125899906842624 reserved "));
 }
 
-TEST_F(Dump, SaysInOneLineWhatToDo) {
+TEST_F(Dump, ExplainsFailuresInOneLine) {
   expect_no_dump(std::to_string(::getpid()), "is not served by gpumem, has allocated nothing yet, or runs with ");
   expect_no_dump("999999999", "process 999999999 does not exist; expected the PID of a program that gpumem serves");
   expect_no_dump("nobody", "pid");

@@ -39,7 +39,7 @@ TEST_F(Run, PassesOnTheCommandsStatusAndWords) {
   EXPECT_EQ(run("run --limit 4GiB -- echo x").err, "");
 }
 
-TEST_F(Run, SetsWhatTheOptionsSayAndPreloadsTheLibraryBesideIt) {
+TEST_F(Run, SetsTheOptionsVariablesAndPreloadsTheLibrary) {
   const std::string library = fs::canonical(path("lib/libgpumem_preload.so")).string();
   EXPECT_EQ(variable("GPUMEM_LIMIT", "--limit 30%"), "30%");
   EXPECT_EQ(variable("GPUMEM_LIMIT", "", "GPUMEM_LIMIT=2GiB"), "2GiB");
@@ -148,7 +148,7 @@ TEST_F(Run, HelpAndVersionAreNoErrors) {
   EXPECT_THAT(run("--version").out, ::testing::StartsWith("gpumem "));
 }
 
-TEST_F(Run, WithoutDevicesWhatIsVisibleStaysAsItIs) {
+TEST_F(Run, WithoutDevicesVisibleCardsStayUnchanged) {
   EXPECT_EQ(visible(""), "-");
   EXPECT_EQ(visible("", "CUDA_VISIBLE_DEVICES=3,1"), "3,1");
   EXPECT_EQ(visible("--devices all", "CUDA_VISIBLE_DEVICES=3,1"), "3,1");

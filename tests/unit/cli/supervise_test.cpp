@@ -80,7 +80,7 @@ TEST_F(Supervise, ARelativeSharedFolderIsOneForAllProcesses) {
             folder_ + "/some/where\n");
 }
 
-TEST_F(Supervise, AtTheEndItSaysWhatRanOut) {
+TEST_F(Supervise, SummarisesOutOfMemoryAtTheEnd) {
   const std::string write_line =
       "run -- sh -c 'printf \"12 77 train: out of memory on pool 0: 3.00 GiB asked   \\n\" "
       ">>\"$GPUMEM_OOM_FILE\"; exit 5'";
@@ -118,7 +118,7 @@ TEST_F(Supervise, WaitsForACardWithRoom) {
 }
 
 // In a container NVML lists no process of others.
-TEST_F(Supervise, ACardWhoseMemoryIsInUseIsUsed) {
+TEST_F(Supervise, ACardWithMemoryInUseIsUsed) {
   const std::string full = four_cards + " FAKENVML_USED=0=23000,1=23000,2=23000,3=1025";
   EXPECT_EQ(run("run --wait 0 -- echo started", full).exit_status, 1);
   EXPECT_EQ(run("run --wait 0 -- echo started", full).out, "");

@@ -50,7 +50,7 @@ class Top : public Program {
   std::unique_ptr<status_socket> socket_;
 };
 
-TEST_F(Top, ShowsWhatServedProcessesHoldNow) {
+TEST_F(Top, ShowsTheMemoryOfServedProcesses) {
   for (const std::uint64_t mib_live : {100U, 300U}) {
     void* const block = served_->allocate(mib_live * mib);
     const outcome got = run("top --once --json", four_cards);
@@ -177,7 +177,7 @@ TEST(ABuildWithoutMetrics, SaysWhatIsMissing) {
 }
 
 #ifdef GPUMEM_TEST_NO_PROMETHEUS
-TEST_F(Top, ABuildWithoutMetricsSaysWhatIsMissing) {
+TEST_F(Top, ABuildWithoutMetricsNamesTheMissingLibrary) {
   expect_refused("top --prometheus", 1, "expected gpumem built where it is installed (Debian: prometheus-cpp-dev)");
   expect_refused("exporter", 1, "expected gpumem built where it is installed (Debian: prometheus-cpp-dev)");
 }

@@ -92,7 +92,7 @@ TEST(TopView, ShowsCardsWithColouredBars) {
   EXPECT_EQ(lines[3][2].appearance, style::low);
 }
 
-TEST(TopView, ShowsProcessesWithWhatGpumemServes) {
+TEST(TopView, ShowsProcessesWithTheirServedMemory) {
   const std::vector<std::string> lines = texts(machine(), {});
   EXPECT_EQ(lines[6], "  0       7 bob           9.0G growth        3.0G     8.0G   25% ./train --epoc~");
   EXPECT_EQ(lines[7], "  0      20 ann           2.0G -" + std::string(33, ' ') + "python3");

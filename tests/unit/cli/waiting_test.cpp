@@ -64,7 +64,7 @@ TEST_F(Waiting, TwoDoNotGetTheSameIdleCard) {
 
 TEST_F(Waiting, ThereIsRoomForAsManyAsFit) { EXPECT_EQ(race("--devices 0 --limit 10GiB").out, "got 2\n"); }
 
-TEST_F(Waiting, WhatAClaimsProgramUsesCountsOnce) {
+TEST_F(Waiting, TheMemoryOfAClaimingProgramCountsOnce) {
   // The outer program claimed 20 of 24 GiB and uses 256 MiB, so others get 4 GiB at most; its own child may use the
   // claim.
   write("inner", "\"$1\" run --wait 0.1 --limit $2 -- echo ran\n");
@@ -164,7 +164,7 @@ TEST_F(Waiting, TheLeaseLastsUntilTheLastDescendantEnds) {
   EXPECT_THAT(content_of(path("out")), ::testing::MatchesRegex("status 7\n[12]\nin use\nfree\n"));
 }
 
-TEST_F(Waiting, SaysOnceWhatItWaitsForAndEndsWithStatusOne) {
+TEST_F(Waiting, PrintsTheReasonOnceAndEndsWithStatusOne) {
   const outcome got = run("run --wait 1.2s --limit 25GiB -- true", one_card());
   EXPECT_EQ(got.exit_status, 1);
   EXPECT_EQ(std::count(got.err.begin(), got.err.end(), '\n'), 2) << got.err;

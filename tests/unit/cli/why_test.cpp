@@ -193,7 +193,7 @@ TEST_F(Why, OfAnotherUsersProcessSaysWhoMayAsk) {
                  as_another_user());
 }
 
-TEST_F(Why, SaysWhatToDoWithWhatIsNoRecording) {
+TEST_F(Why, ExplainsAFileThatIsNoRecording) {
   write("empty.csv", "");
   write("foreign.csv", "a,b\n1,2\n");
   write("program.csv", content_of(path("bin/gpumem")).substr(0, 5000));
@@ -207,7 +207,7 @@ TEST_F(Why, SaysWhatToDoWithWhatIsNoRecording) {
   expect_refused("why x.csv --capacity 0", 2, "expected from 1 byte");
 }
 
-TEST_F(Why, ReadsARecordingWhoseEndIsMissing) {
+TEST_F(Why, ReadsARecordingWithoutItsEnd) {
   const std::string text = cut_up().text() + "1,00:00:00:000099,allo";
   write("killed.csv", text);
   const json all = json::parse(run("why '" + path("killed.csv") + "' --json -").out);

@@ -54,7 +54,7 @@ class CudaDevice : public ::testing::Test {
   }
 };
 
-TEST_F(CudaDevice, TellsWhatItIsAndTakesNothing) {
+TEST_F(CudaDevice, DescribesTheGpuAndTakesNoMemory) {
   const auto d = open({.ordinal = 1});
   EXPECT_EQ(d->info().ordinal, 1);
   EXPECT_THAT(d->info().name, StartsWith("simulated"));

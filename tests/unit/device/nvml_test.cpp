@@ -153,7 +153,7 @@ TEST_F(Nvml, TellsOfMigInstances) {
   EXPECT_EQ((*all)[1].instances[1].total_bytes, 100U);
 }
 
-TEST_F(Nvml, WithoutWhatIsOptionalTheRestIsThere) {
+TEST_F(Nvml, OptionalFunctionsMayBeMissing) {
   world().instances = 2;
   world().missing = "nvmlDeviceGetMigMode";
   const auto all = gpu_usage_from(table());

@@ -20,7 +20,7 @@ struct PinnedDevice : ::testing::Test {
   pinned_device memory{gpu, 16 * mib};
 };
 
-TEST_F(PinnedDevice, TakesWhatTheGpuPinsAndNoneOfItsOwn) {
+TEST_F(PinnedDevice, TakesPinnedMemoryOfTheGpu) {
   const result<address> at = memory.alloc(4 * mib);
   ASSERT_TRUE(at);
   EXPECT_EQ(calls(device_call::alloc_host), 1U);
@@ -55,7 +55,7 @@ TEST_F(PinnedDevice, AFailureOfTheDriverCostsNothing) {
   EXPECT_EQ(memory.free(*at).code(), errc::unknown_pointer);
 }
 
-TEST_F(PinnedDevice, TellsWhatItIs) {
+TEST_F(PinnedDevice, DescribesItself) {
   EXPECT_EQ(memory.info().name, "pinned host memory of simulated GPU");
   EXPECT_EQ(memory.info().total_bytes, 16 * mib);
   EXPECT_EQ(memory.info().page_bytes, 0U);
@@ -78,7 +78,7 @@ TEST_F(PinnedDevice, TheHostIsAStreamThatIsNeverBehind) {
   EXPECT_NE(*memory.stream_id(host), *memory.stream_id({}));
 }
 
-TEST_F(PinnedDevice, WhatTheHostStreamWaitsForTheHostWaitsFor) {
+TEST_F(PinnedDevice, TheHostWaitsForTheFencesOfTheHostStream) {
   const stream_ref s = gpu.create_stream();
   gpu.enqueue(s, 1'000'000);
   const result<fence> behind = memory.record(s);

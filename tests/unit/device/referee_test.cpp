@@ -171,7 +171,7 @@ TEST_F(Referee, HostThatSawTheEndOfAChainKnowsAllOfIt) {
   EXPECT_EQ(device.hazard_count(), 0U);
 }
 
-TEST_F(Referee, WhoIsOrderedBehindTheReceiverIsOrderedBehindEarlierUsers) {
+TEST_F(Referee, AStreamOrderedBehindTheReceiverIsOrderedBehindEarlierUsers) {
   use_and_give_back(a, x, 4096);
   ASSERT_TRUE(device.wait_stream(b, *device.record(a)));
   use_and_give_back(b, x, 4096);

@@ -149,7 +149,7 @@ TEST(SimFaultOrder, ZerothCallAndOkAreNoFaults) {
   EXPECT_TRUE(device.alloc(page));
 }
 
-TEST(SimCalls, AreCountedByKindWhateverTheirOutcome) {
+TEST(SimCalls, AreCountedByKindWithAnyOutcome) {
   sim_device device;
   EXPECT_EQ(device.calls(), call_counts{});
   EXPECT_TRUE(device.alloc(page));

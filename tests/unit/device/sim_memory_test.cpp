@@ -15,7 +15,7 @@ sim_config small_device() { return {.capacity_bytes = 64 * MiB}; }
 
 std::uint64_t free_bytes(sim_device& device) { return device.memory()->free_bytes; }
 
-TEST(SimInfo, SaysWhatWasConfigured) {
+TEST(SimInfo, HasTheConfiguredValues) {
   sim_device device{{.ordinal = 3, .name = "card", .capacity_bytes = 96 * MiB, .granularity_bytes = 4 * MiB}};
   EXPECT_EQ(device.info().ordinal, 3);
   EXPECT_EQ(device.info().name, "card");
@@ -64,7 +64,7 @@ TEST(SimAlloc, RefusesSizesThatAreNotMultiplesOfTheGranularity) {
   EXPECT_EQ(device.used_bytes(), 0U);
 }
 
-TEST(SimAlloc, OutOfMemoryNamesWhatWasAskedAndWhatIsFree) {
+TEST(SimAlloc, OutOfMemoryNamesRequestedAndFreeBytes) {
   sim_device device{small_device()};
   ASSERT_TRUE(device.alloc(60 * MiB));
   device.set_foreign_bytes(2 * MiB);
@@ -84,7 +84,7 @@ TEST(SimAlloc, HugeSizesAreRefusedNotWrapped) {
   EXPECT_EQ(device.used_bytes(), 0U);
 }
 
-TEST(SimAlloc, FreeRefusesWhatItDidNotGive) {
+TEST(SimAlloc, FreeRefusesUnknownAddresses) {
   sim_device device{small_device()};
   const address a = *device.alloc(4 * MiB);
   EXPECT_EQ(device.free(a + 512).code(), errc::invalid_argument);

@@ -48,7 +48,7 @@ TEST_F(SimStreams, WorkIsNotDoneBeforeEarlierWorkOfItsStream) {
   EXPECT_EQ(device.now_ns(), 1'000U);
 }
 
-TEST_F(SimStreams, FenceCoversOnlyWhatWasEnqueuedBefore) {
+TEST_F(SimStreams, FenceCoversOnlyEarlierWork) {
   device.enqueue(a, 100);
   const fence f = *device.record(a);
   device.enqueue(a, 1'000);

@@ -16,7 +16,7 @@
 #include "logical_devices.hpp"
 #include "published_figures.hpp"
 #include "shared_folder.hpp"
-#include "unit/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {
@@ -64,14 +64,14 @@ class DeviceSelection : public ::testing::Test {
   log_sink former_;
 };
 
-TEST_F(DeviceSelection, WithoutASettingItIsAllAndNobodyIsAsked) {
+TEST_F(DeviceSelection, WithoutASettingItIsAllAndNoUsageIsQueried) {
   EXPECT_EQ(*select({}), devices_);
   EXPECT_EQ(*select(with({{"devices", "2,0"}})), (std::vector{devices_[2], devices_[0]}));
   EXPECT_EQ(asked_, 0);
   EXPECT_EQ(said_, lines{});
 }
 
-TEST_F(DeviceSelection, AutoTakesWhatNobodyUses) {
+TEST_F(DeviceSelection, AutoTakesUnusedDevices) {
   usage_[0].processes.resize(1);
   usage_[2].busy_percent = 50;
   const auto chosen = select(with({{"devices", "auto"}, {"verbose", "1"}}));
@@ -84,7 +84,7 @@ TEST_F(DeviceSelection, AutoTakesWhatNobodyUses) {
   EXPECT_NE(*next, *chosen) << "the lease is held until the process ends";
 }
 
-TEST_F(DeviceSelection, WhatCannotBeIsAnErrorOrAWarning) {
+TEST_F(DeviceSelection, ImpossibleChoicesAreErrorsOrWarnings) {
   EXPECT_THAT(select(with({{"devices", "7"}})).why().message(), HasSubstr("card 7 does not exist; expected 0 to 2"));
   EXPECT_THAT(select(with({{"devices", ""}})).why().message(), HasSubstr("no device to allocate from"));
   EXPECT_EQ(said_, lines{});
@@ -151,7 +151,7 @@ TEST_F(Group, ARefusalOfTheDeviceCostsTheGroupNothing) {
   EXPECT_NE((*all)->allocate(1024 * mib), nullptr);
 }
 
-TEST_F(Group, WhatCannotBeIsRefusedBeforeAnythingIsServed) {
+TEST_F(Group, ImpossibleGroupsAreRefusedBeforeTheFirstRequest) {
   const auto refusal = [&](const settings& s) {
     const auto all = allocator::open(devices_, s);
     EXPECT_FALSE(all.ok());

@@ -15,7 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "unit/temporary_folder.hpp"
+#include "child_process.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {
@@ -56,7 +57,7 @@ TEST(GroupLedger, AProcessIsOneMemberAndCardsAreApart) {
   EXPECT_THAT(join(t, 99).why().message(), HasSubstr("GPUMEM_GROUP_LIMIT=99 B"));
 }
 
-TEST(JobLedger, EntersWhatIsThereAndGivesOutTheRest) {
+TEST(JobLedger, EntersMeasuredMemoryAndReservesTheRest) {
   const temporary_folder t;
   const auto joined = group_ledger::join_job(t.path(), "run-1-0", "GPU-1", 100);
   ASSERT_TRUE(joined.ok()) << joined.why().message();
@@ -76,7 +77,7 @@ TEST(JobLedger, EntersWhatIsThereAndGivesOutTheRest) {
   EXPECT_EQ(job.held_by_others(), 0U);
 }
 
-TEST(JobLedger, AGroupDoesNotEnterWhatIsMeasured) {
+TEST(JobLedger, AGroupDoesNotEnterMeasuredMemory) {
   const temporary_folder t;
   const auto group = join(t, 100);
   ASSERT_TRUE(group.ok());
@@ -150,20 +151,6 @@ TEST(GroupLedger, AMemberWithoutALimitTakesTheOthers) {
   const auto second = join(t, std::nullopt);
   ASSERT_TRUE(second.ok()) << second.why().message();
   EXPECT_EQ((*second)->limit(), 100U);
-}
-
-/// Runs `body` in a child that exits with its result.
-template <typename Body>
-pid_t in_child(Body body) {
-  const pid_t child = ::fork();
-  if (child == 0) std::_Exit(body());
-  return child;
-}
-
-int exit_status_of(pid_t child) {
-  int code = 0;
-  ::waitpid(child, &code, 0);
-  return WIFEXITED(code) ? WEXITSTATUS(code) : -1;
 }
 
 TEST(GroupLedger, OthersMustAgreeOnTheLimit) {
@@ -251,7 +238,7 @@ TEST(GroupLedger, RefusesAFileThatIsNoLedger) {
   EXPECT_THAT(damaged(sound_ledger() + "x"), HasSubstr(" bytes; expected"));
 }
 
-TEST(GroupLedger, AFileWhoseMakerWasKilledIsMadeAgain) {
+TEST(GroupLedger, AFileOfAKilledCreatorIsCreatedAgain) {
   const temporary_folder t;
   std::ofstream{t.path("group-lab-GPU-1")} << std::string(sound_ledger().size(), '\0');
   fs::permissions(t.path("group-lab-GPU-1"), fs::perms::owner_read | fs::perms::owner_write);
@@ -291,7 +278,7 @@ TEST(GroupLedger, RefusesASymlinkAndAFileThatOthersMayRead) {
   EXPECT_THAT(join(t, 100, "GPU-2").why().message(), HasSubstr("has mode 0644"));
 }
 
-TEST(GroupLedger, WhatIsDamagedWhileItIsUsedGivesNothingMore) {
+TEST(GroupLedger, ADamagedFileRefusesFurtherReservations) {
   const temporary_folder t;
   const auto cut = join(t, 100);
   ASSERT_TRUE(cut.ok() && (*cut)->reserve(10));

@@ -10,14 +10,14 @@
 #include <atomic>
 #include <csignal>
 
-#include "unit/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {
 
 using namespace std::chrono_literals;
 
-TEST(StatusSocket, AnswersWhoeverAsks) {
+TEST(StatusSocket, AnswersEveryClient) {
   const temporary_folder t;
   std::atomic<int> asked{0};
   auto made =

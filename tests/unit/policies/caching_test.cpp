@@ -39,7 +39,7 @@ TEST(Caching, TakesASmallerSegmentWhereTheLimitHasNoRoomForAFullOne) {
   EXPECT_EQ(make("caching")->grow(view_of(100 * mib, 96 * mib), 3 * mib).bytes, 4 * mib);
 }
 
-TEST(Caching, AsksForWhatIsNeededEvenBeyondTheLimit) {
+TEST(Caching, RequestsTheNeededBytesEvenBeyondTheLimit) {
   const segment_request asked = make("caching")->grow(view_of(mib), 3 * mib);
   EXPECT_EQ(asked.bytes, 4 * mib);
   EXPECT_EQ(asked.least_bytes, 4 * mib);
@@ -52,7 +52,7 @@ TEST(Caching, KeepsPyTorchsSizesOnACoarserDevice) {
   EXPECT_EQ(make("caching")->grow(view, 33 * mib).bytes, 64 * mib);
 }
 
-TEST(Caching, TriesJustWhatIsNeededAfterARefusalAndThenStops) {
+TEST(Caching, RequestsTheNeededBytesAfterARefusalAndThenStops) {
   const auto caching = make("caching");
   EXPECT_EQ(caching->smaller(20 * mib, 4 * mib), 4 * mib);
   EXPECT_EQ(caching->smaller(4 * mib, 4 * mib), 0U);

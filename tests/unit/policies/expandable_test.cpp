@@ -81,7 +81,7 @@ TEST(Expandable, ByDefaultMakesALittleAheadWhileTheDemandRises) {
   EXPECT_EQ(above.over_bytes, 0U) << "idle runs go back first";
 }
 
-TEST(Expandable, TheExtraForGapsIsOfWhatThePoolHoldsNow) {
+TEST(Expandable, TheExtraForGapsIsAShareOfReservedMemory) {
   const auto p = with_slack("");
   EXPECT_EQ(p->page_in(holding(100 * mib, 20 * mib, 30 * gib), 20 * mib, 20 * mib).make_bytes, 20 * mib + page)
       << "after `trim`, not of the peak that was";

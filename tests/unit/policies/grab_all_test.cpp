@@ -11,7 +11,7 @@ TEST(GrabAll, TakesEverythingAllowedAtTheFirstRequest) {
   EXPECT_EQ(asked.least_bytes, 2 * mib) << "less is better than nothing";
 }
 
-TEST(GrabAll, CountsWhatThePoolHoldsAlready) {
+TEST(GrabAll, CountsReservedMemoryOfThePool) {
   EXPECT_EQ(make("grab_all")->first(view_of(gib, mib)).bytes, 1022 * mib);
 }
 
@@ -29,7 +29,7 @@ TEST(GrabAll, GrowsByTheRestWhenItGotLessAtFirst) {
   EXPECT_EQ(asked.least_bytes, 6 * mib);
 }
 
-TEST(GrabAll, AsksForWhatIsNeededEvenWhenItHoldsEverything) {
+TEST(GrabAll, RequestsTheNeededBytesEvenWithAllMemoryReserved) {
   const segment_request asked = make("grab_all")->grow(view_of(gib, gib), 3 * mib);
   EXPECT_EQ(asked.bytes, 4 * mib);
   EXPECT_EQ(asked.least_bytes, 4 * mib);

@@ -114,12 +114,12 @@ TEST(Growth, AStepEndsAtTheLimit) {
   EXPECT_EQ(asked.least_bytes, 18 * mib);
 }
 
-TEST(Growth, RoundsWhatTheLimitLeavesDownToWholeGranules) {
+TEST(Growth, RoundsTheRestOfTheLimitDownToGranules) {
   EXPECT_EQ(make("growth")->grow(view_of(7 * mib + 511), 4 * mib + 1).bytes, 6 * mib);
   EXPECT_EQ(make("growth")->grow(view_of(7 * mib, 3 * mib), 3 * mib).bytes, 4 * mib);
 }
 
-TEST(Growth, AsksForWhatIsNeededEvenBeyondTheLimit) {
+TEST(Growth, RequestsTheNeededBytesEvenBeyondTheLimit) {
   for (const pool_view& full : {view_of(mib), view_of(gib, gib), view_of(gib, 2 * gib), view_of(0)}) {
     const segment_request asked = make("growth")->grow(full, 3 * mib);
     EXPECT_EQ(asked.bytes, 4 * mib);
@@ -180,7 +180,7 @@ TEST(Growth, FillsTheLimitInStepsThatDoubleAndThenGrowSlowly) {
   EXPECT_EQ(segments_of("growth", gib, 512), slow);
 }
 
-TEST(Growth, IsWhatHardCapAndMultiPoolAre) {
+TEST(Growth, ServesHardCapAndMultiPool) {
   for (const std::uint64_t need : {std::uint64_t{512}, 3 * mib, 33 * mib}) {
     EXPECT_EQ(segments_of("hard_cap", 999 * mib, need), segments_of("growth", 999 * mib, need));
     EXPECT_EQ(segments_of("multi_pool", 999 * mib, need), segments_of("growth", 999 * mib, need));
@@ -226,7 +226,7 @@ TEST(GrowthInOneRegion, ReservesAddressesForAllOfTheDeviceAndMovesNothing) {
   EXPECT_TRUE(growth->gives_back(give_back::pressure, view_of(gib, gib)));
 }
 
-TEST(GrowthInOneRegion, MapsAStepOrWhatIsMissing) {
+TEST(GrowthInOneRegion, MapsAStepOrTheMissingBytes) {
   const auto growth = in_one_region(2 * mib);
   const auto mapped = [&](std::uint64_t held, std::uint64_t missing) {
     return growth->page_in(view_of(80 * gib, held), 512, missing).make_bytes;
@@ -257,7 +257,7 @@ std::vector<std::uint64_t> refused_sizes(policy& p, std::uint64_t bytes, std::ui
   return out;
 }
 
-TEST(Growth, ShrinksByTenthsDownToWhatIsNeededAndStops) {
+TEST(Growth, ShrinksByTenthsDownToTheNeededBytesAndStops) {
   const auto growth = make("growth");
   const auto sizes = refused_sizes(*growth, 1000, 700);
   EXPECT_EQ(sizes, (std::vector<std::uint64_t>{1000, 900, 810, 729, 700}));

@@ -17,7 +17,7 @@ TEST(Planned, TakesThePlanInOnePieceOrNotAtAll) {
   EXPECT_EQ(p->first(view_of(80 * gib)).least_bytes, 3 * gib + 512);
 }
 
-TEST(Planned, KeepsWhatDepartsFromThePlanInSegmentsOfItsOwn) {
+TEST(Planned, KeepsDeparturesFromThePlanInSeparateSegments) {
   const auto p = planned(3 * gib);
   EXPECT_EQ(p->segment_classes(), 2U);
   EXPECT_EQ(p->segment_class(512), 1U);

@@ -25,7 +25,7 @@ struct refusal {
 };
 class PolicyLibrary : public ::testing::TestWithParam<refusal> {};
 
-TEST_P(PolicyLibrary, IsRefusedWithItsPathAndWhatIsWrong) {
+TEST_P(PolicyLibrary, IsRefusedWithItsPathAndTheFault) {
   const std::string path = library(GetParam().build);
   const std::size_t before = known_policies().size();
   const status refused = load_policy_library(path);

@@ -46,7 +46,7 @@ TEST(PolicyRegistry, KnowsTheRecordingOfAPlanByNameAlone) {
   for (const policy_entry& e : known_policies()) EXPECT_FALSE(e.needs.plan.records) << e.name;
 }
 
-TEST(PolicyRegistry, SaysWhatAPolicyInsistsOn) {
+TEST(PolicyRegistry, ReportsTheNeedsOfAPolicy) {
   EXPECT_TRUE(find_policy("hard_cap")->needs.limit);
   EXPECT_FALSE(find_policy("hard_cap")->needs.pools);
   EXPECT_TRUE(find_policy("multi_pool")->needs.pools);

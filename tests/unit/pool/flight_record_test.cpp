@@ -36,7 +36,7 @@ TEST(FlightRecord, PrintsTimeEventAndBytes) {
   EXPECT_EQ(to_string(waited, 0), "-0.000000 s host_waited 7 ns reserved 0") << "a later event";
 }
 
-TEST(FlightRecord, HasWhatTheSlowPathDidAndNothingOfServedRequests) {
+TEST(FlightRecord, HasEventsOfTheSlowPathAndNoServedRequests) {
   sim_device device{sim_config{}};
   pool_config config;
   config.limit_bytes = config.total_bytes = 64 * mib;
@@ -61,7 +61,7 @@ TEST(FlightRecord, HasWhatTheSlowPathDidAndNothingOfServedRequests) {
   tested.give(held);
 }
 
-TEST(FlightRecord, HasWhatTheDeviceRefused) {
+TEST(FlightRecord, HasRefusalsOfTheDevice) {
   sim_config full;
   full.capacity_bytes = gib;
   full.foreign_bytes = gib - 64 * mib;

@@ -86,7 +86,7 @@ TEST_F(BlockUses, ByTheStreamThatFreesItWaitForNothing) {
   EXPECT_EQ(t_.blocks.totals().cached_bytes, 512U);
 }
 
-TEST_F(BlockUses, LeakABlockWhoseFenceFailsAndSaySo) {
+TEST_F(BlockUses, LeakABlockWithAFailedFenceAndLogIt) {
   use(shared_, second_);
   uses_.free(shared_, mine_);
   t_.record_fences();

@@ -18,7 +18,6 @@
 #include <c10/cuda/PeerToPeerAccess.h>
 #include <c10/util/env.h>
 #include <c10/util/flat_hash_map.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
@@ -38,6 +37,7 @@
 
 #include "gpumem/default_allocator.hpp"
 #include "gpumem/gpumem.h"
+#include "gpumem/refusal.hpp"
 #include "gpumem_memory.hpp"
 #include "history.hpp"
 #include "own_memory.hpp"
@@ -53,21 +53,6 @@ using c10::DeviceIndex;
 using c10::MempoolId_t;
 
 static_assert(std::is_same_v<MempoolId_t, pool_id>);
-
-/// Adds gpumem's own refusals to the card's, which `gpumem simulate` lists (simcuda/control.h).
-void tell_simulated_card(int device, const gpumem::oom_report& refused) {
-  using note_function = void (*)(int, const char*, std::uint64_t, const char*);
-  const auto function = reinterpret_cast<note_function>(::dlsym(RTLD_DEFAULT, "simcuda_note_refusal"));
-  const gpumem::statistics& s = refused.pool_statistics;
-  const bool by_limit = s.reserved_bytes + refused.rounded_bytes > s.limit_bytes;
-  const bool by_card = refused.cause == gpumem::oom_cause::device_full && !by_limit;
-  if (function == nullptr || by_card) return;
-  const std::string why = refused.headline();
-  constexpr std::string_view before = " asked, ";
-  const std::size_t offset = why.find(before);
-  const std::string cause = offset == std::string::npos ? why : why.substr(offset + before.size());
-  function(device, "a tensor", refused.requested_bytes, ("gpumem: " + cause).c_str());
-}
 
 /// A live block's properties that PyTorch queries.
 struct held_block {
@@ -1102,7 +1087,7 @@ class torch_allocator final : public native::CUDAAllocator {
     for (const auto& each : observers) {
       each(device, held.requested, report.device_total_bytes, report.device_free_bytes);
     }
-    tell_simulated_card(device, report);
+    gpumem::report_refusal(report, device, "a tensor");
     const std::string allowed = limit < report.device_total_bytes ? format_size(limit) + " allowed; " : "";
     const std::string in_pools = blocks.pool_bytes != 0 ? "with " + format_size(blocks.pool_bytes) +
                                                               " allocated in private pools (e.g., CUDA Graphs), "

@@ -11,9 +11,6 @@
 namespace gpumem::preload {
 namespace {
 
-/// The default in options.def.
-constexpr std::uint64_t default_headroom_bytes = std::uint64_t{256} << 20;
-
 /// Keeps the process a member until it ends.
 void keep_membership(const std::shared_ptr<group_ledger>& job) {
   static checked_mutex mutex;
@@ -48,7 +45,7 @@ bool counts_beside_pool(const settings& on_device) noexcept {
 }
 
 std::uint64_t headroom_of(const settings& on_device, bool whole_process) noexcept {
-  return whole_process ? on_device.headroom_bytes.value_or(default_headroom_bytes) : 0;
+  return whole_process ? on_device.headroom_bytes.value_or(0) : 0;
 }
 
 result<budget_of_process> open_budget(const device_info& info, const settings& on_device, std::uint64_t free_bytes) {

@@ -13,6 +13,7 @@
 #include "checked_mutex.hpp"
 #include "device_registry.hpp"
 #include "driver_file.hpp"
+#include "gpumem/gpumem.h"
 #include "gpumem/settings.hpp"
 #include "log.hpp"
 #include "process_settings.hpp"
@@ -96,27 +97,29 @@ void note(const std::string& why) {
   if (options.oom_log && !line.empty()) log_line(line);
 }
 
-/// Returns the text after the pool and the size, which a report shows in separate columns.
-std::string cause_in(const std::string& why) {
-  constexpr std::string_view before = " asked, ";
-  const std::size_t offset = why.find(before);
-  return offset == std::string::npos ? why : why.substr(offset + before.size());
-}
-
-/// Adds the refusal to the card's, which `gpumem simulate` lists.
-void tell_simulated_card(int ordinal, const refused_request& request, const std::string& why) {
-  using note_function = void (*)(int, const char*, std::uint64_t, const char*);
-  const auto function = reinterpret_cast<note_function>(driver_symbol("simcuda_note_refusal"));
-  if (function != nullptr) function(ordinal, request.function, request.bytes, ("gpumem: " + cause_in(why)).c_str());
+/// Calls the driver's gpumem_refusal_callback, if it has one.
+void report_refusal(int ordinal, const refused_request& request, gpumem_refusal_cause cause, const std::string& text) {
+  const auto callback = reinterpret_cast<decltype(&gpumem_refusal_callback)>(driver_symbol("gpumem_refusal_callback"));
+  if (callback == nullptr) return;
+  const gpumem_refusal refusal{.struct_bytes = sizeof(gpumem_refusal),
+                               .function = request.function,
+                               .text = text.c_str(),
+                               .requested_bytes = request.bytes,
+                               .physical_device = ordinal,
+                               .cause = cause};
+  callback(&refusal);
 }
 
 }  // namespace
 
-void note_out_of_memory(const served_context& device, const refused_request& request, const std::string& why) noexcept {
+void note_out_of_memory(const served_context& device, const refused_request& request, const std::string& why,
+                        const oom_report& report) noexcept {
   try {
-    const std::string whole = why + beside_gpumem(device);
-    note(whole);
-    if (!refused_by_driver()) tell_simulated_card(device.ordinal, request, whole);
+    const std::string outside = beside_gpumem(device);
+    note(why + outside);
+    if (refused_by_driver()) return;
+    report_refusal(device.ordinal, request, static_cast<gpumem_refusal_cause>(report.cause),
+                   report.explanation() + outside);
   } catch (const std::exception&) {  // no host memory for the message
   }
 }
@@ -134,7 +137,7 @@ void note_refused_call(int ordinal, std::uint64_t bytes, bool by_account) noexce
     }
     const std::string detail = by_account && d != nullptr ? beside_gpumem(*d) : "";
     note(fmt::format("out of memory: {} asked of the driver beside gpumem, {}{}", format_bytes(bytes), cause, detail));
-    if (by_account) tell_simulated_card(ordinal, {"a call beside gpumem", bytes}, cause + detail);
+    if (by_account) report_refusal(ordinal, {"a call beside gpumem", bytes}, GPUMEM_REFUSED_LIMIT, cause + detail);
   } catch (const std::exception&) {  // no host memory for the message
   }
 }

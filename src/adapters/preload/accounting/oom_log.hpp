@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "gpumem/statistics.hpp"
+
 namespace gpumem::preload {
 
 struct served_context;
@@ -16,9 +18,10 @@ struct refused_request {
 };
 
 /// Reports a refused request for gpumem's memory. `why`: one line, as oom_report::headline. Under a limit on the
-/// process, adds the figures of memory outside gpumem. Also tells a simulated card (simcuda/control.h), unless the card
-/// itself refused gpumem.
-void note_out_of_memory(const served_context& device, const refused_request& request, const std::string& why) noexcept;
+/// process, adds the figures of memory outside gpumem. Also calls the driver's gpumem_refusal_callback
+/// (gpumem/gpumem.h), unless the driver itself refused.
+void note_out_of_memory(const served_context& device, const refused_request& request, const std::string& why,
+                        const oom_report& report) noexcept;
 
 /// Reports a forwarded call that its account, or the driver, refused.
 void note_refused_call(int ordinal, std::uint64_t bytes, bool by_account) noexcept;

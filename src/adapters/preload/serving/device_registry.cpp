@@ -13,7 +13,6 @@
 #include "checked_mutex.hpp"
 #include "driver_calls.hpp"
 #include "gpumem/cuda_device.hpp"
-#include "is_preloaded.hpp"
 #include "job_budget.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
@@ -41,83 +40,6 @@ std::vector<served_context*>& all_ever() {
   return *only;
 }
 
-// --- the driver as gpumem calls it, with functions that know gpumem's streams and the process's limit ---
-
-// Stored again for each device that opens, while other devices use them.
-std::atomic<PFN_cuStreamWaitEvent_v3020> wait_on_stream = nullptr;
-std::atomic<bool> records_on_context = false;  // since CUDA 12.5
-
-CUresult CUDAAPI stream_waits(CUstream h_stream, CUevent h_event, unsigned int flags) {
-  const CUresult done = wait_on_stream.load()(h_stream, h_event, flags);
-  for_each_device([&](served_context& device) {
-    if (device.alloc_stream == h_stream) device.waits.fetch_add(1, std::memory_order_acq_rel);
-  });
-  return done;
-}
-
-std::atomic<PFN_cuMemAlloc_v3020> take_memory = nullptr;
-std::atomic<PFN_cuMemCreate_v10020> take_pages = nullptr;
-
-/// As `fits_process_limit`, for the current device; true while that device is being opened.
-bool fits_current_device(std::uint64_t bytes) {
-  CUcontext context = nullptr;
-  if (calls()->ctx_get_current(&context) != CUDA_SUCCESS) return true;
-  bool fits = true;
-  for_each_device([&](const served_context& device) {
-    fits = fits && (device.context != context || !device.whole_process ||
-                    fits_process_limit(device.cuda_device->info(), device.limit_bytes, bytes));
-  });
-  return fits;
-}
-
-thread_local bool driver_refused = false;
-
-/// Calls the driver to grow a pool, unless the process's memory, by NVML, leaves no room for `bytes` in its limit.
-template <typename Function, typename... Arguments>
-CUresult grow(std::uint64_t bytes, Function&& function, Arguments... arguments) {
-  driver_refused = false;
-  if (!fits_current_device(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult e = function(arguments...);
-  driver_refused = e == CUDA_ERROR_OUT_OF_MEMORY;
-  return e;
-}
-CUresult CUDAAPI allocate_segment(CUdeviceptr* dptr, std::size_t bytes) {
-  return grow(bytes, take_memory.load(), dptr, bytes);
-}
-CUresult CUDAAPI create_pages(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* prop,
-                              unsigned long long flags) {
-  return grow(bytes, take_pages.load(), handle, bytes, prop, flags);
-}
-
-template <typename Pointer>
-void put(std::atomic<Pointer>& real, void** function, Pointer ours) {
-  real = reinterpret_cast<Pointer>(*function);
-  *function = reinterpret_cast<void*>(ours);
-}
-
-CUresult CUDAAPI inner_get_proc_address(const char* name, void** function, int version, cuuint64_t flags,
-                                        CUdriverProcAddressQueryResult* how) {
-  const CUresult e = driver_get_proc_address()(name, function, version, flags, how);
-  if (e != CUDA_SUCCESS || *function == nullptr) return e;
-  const std::string_view function_name = name;
-  if (function_name == "cuStreamWaitEvent") put(wait_on_stream, function, &stream_waits);
-  if (function_name == "cuMemAlloc") put(take_memory, function, &allocate_segment);
-  if (function_name == "cuMemCreate") put(take_pages, function, &create_pages);
-  if (function_name == "cuCtxRecordEvent") records_on_context = true;
-  return e;
-}
-
-// --- opening -------------------------------------------------------------------------------------------------------
-
-/// `runs.csv.gz` on device 0, `runs.1.csv.gz` on device 1.
-std::string path_of_device(const std::string& path, int ordinal) {
-  if (path.empty() || path == "exit" || ordinal == 0) return path;
-  const std::size_t slash = path.rfind('/');
-  const std::size_t dot = path.find('.', slash == std::string::npos ? 0 : slash + 1);
-  if (dot == std::string::npos) return fmt::format("{}.{}", path, ordinal);
-  return fmt::format("{}.{}{}", path.substr(0, dot), ordinal, path.substr(dot));
-}
-
 /// Returns the device's own settings, for an allocator over that device alone.
 result<settings> settings_of(int ordinal) {
   const process_settings& all = settings_of_process();
@@ -125,8 +47,11 @@ result<settings> settings_of(int ordinal) {
   settings options = all.options.for_device(ordinal);
   bool again = false;
   for (const served_context* d : all_ever()) again = again || d->ordinal == ordinal;
-  options.trace_path = again ? "" : path_of_device(options.trace_path, ordinal);
-  options.stats_path = again ? "" : path_of_device(options.stats_path, ordinal);
+  if (again) options.trace_path = options.stats_path = "";  // the earlier allocator's files
+  if (!options.trace_path.empty()) options.trace_path = path_of_pool(options.trace_path, ordinal);
+  if (!options.stats_path.empty() && options.stats_path != "exit") {
+    options.stats_path = path_of_pool(options.stats_path, ordinal);
+  }
   return options;
 }
 
@@ -210,7 +135,7 @@ void note_missing_devices(const cuda_driver* driver) {
 result<served_context*> open_device(int ordinal, CUdevice handle, CUcontext context) {
   const result<settings> options = settings_of(ordinal);
   if (!options) return options.why();
-  const result<const cuda_driver*> driver = resolve_cuda_driver(reinterpret_cast<void*>(&inner_get_proc_address));
+  const result<const cuda_driver*> driver = inner_driver();
   if (!driver) return driver.why();
   note_missing_devices(*driver);
   auto d = std::make_unique<served_context>();
@@ -346,7 +271,7 @@ status open_unused(int ordinal) {
 void open_unused_devices() {
   const mutex_lock lock{opening};
   const relaxed_capture relaxed;
-  const result<const cuda_driver*> driver = resolve_cuda_driver(reinterpret_cast<void*>(&inner_get_proc_address));
+  const result<const cuda_driver*> driver = inner_driver();
   const result<int> count = driver ? cuda_device_count(*driver) : driver.why();
   if (!count) return log_line(fmt::format("the other devices are not taken yet: {}", count.why().message()));
   for (int ordinal = 0; ordinal < std::min(*count, most_devices); ++ordinal) {
@@ -379,15 +304,6 @@ void take_every_device(const served_context& used) noexcept {
     if (&device != &used && !device.dedicated) device.memory->preallocate();
   });
 }
-
-const cuda_driver* inner_driver() noexcept {
-  const result<const cuda_driver*> driver = resolve_cuda_driver(reinterpret_cast<void*>(&inner_get_proc_address));
-  return driver ? *driver : nullptr;
-}
-
-bool has_context_events() noexcept { return records_on_context; }
-
-bool refused_by_driver() noexcept { return driver_refused; }
 
 relaxed_capture::relaxed_capture() noexcept { exchanged_ = calls()->exchange_capture_mode(&mode_) == CUDA_SUCCESS; }
 relaxed_capture::~relaxed_capture() {

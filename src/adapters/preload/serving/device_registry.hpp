@@ -78,8 +78,8 @@ void leave_group(served_context& device) noexcept;
 /// Whether the driver was out of memory when the calling thread last made a pool grow.
 bool refused_by_driver() noexcept;
 
-/// Returns the driver as gpumem itself calls it; null if it cannot be used.
-const cuda_driver* inner_driver() noexcept;
+/// Returns the driver as gpumem itself calls it, or why it cannot be used (inner_driver.cpp).
+result<const cuda_driver*> inner_driver();
 
 /// Returns idle segments of every device to the driver; false if there were none.
 bool give_back_idle() noexcept;

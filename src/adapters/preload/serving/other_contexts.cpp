@@ -54,7 +54,9 @@ unserved_device* open_unserved(int ordinal) {
   const mutex_lock lock{opening_unserved};
   std::atomic<unserved_device*>& place = unserved[static_cast<std::size_t>(ordinal)];
   if (unserved_device* const existing = place.load(std::memory_order_acquire)) return existing;
-  result<std::unique_ptr<device>> cuda_device = open_cuda_device({.ordinal = ordinal, .driver = inner_driver()});
+  const result<const cuda_driver*> driver = inner_driver();
+  result<std::unique_ptr<device>> cuda_device =
+      open_cuda_device({.ordinal = ordinal, .driver = driver ? *driver : nullptr});
   auto made = std::make_unique<unserved_device>();
   made->ordinal = ordinal;
   if (cuda_device) made->cuda_device = *std::move(cuda_device);

@@ -6,7 +6,6 @@
 
 #include "device_registry.hpp"
 #include "gpumem/policy.hpp"
-#include "is_preloaded.hpp"
 #include "job_budget.hpp"
 #include "log.hpp"
 
@@ -16,12 +15,12 @@ namespace {
 process_settings read_environment() {
   process_settings process;
   // The shim intercepts the end of streams and the begin of captures, so neither needs a query.
-  if (is_preloaded) process.usable = process.options.set("stream_ids", "notify");
+  process.usable = process.options.set("stream_ids", "notify");
   std::vector<std::string> problems;
   if (process.usable) process.usable = process.options.apply(process_environment(), &problems);
   if (!process.usable) return process;
   for (const std::string& line : problems) log_line(line);
-  if (is_preloaded && !process.options.pools.empty() && !process.options.scope) {
+  if (!process.options.pools.empty() && !process.options.scope) {
     log_line(
         "GPUMEM_POOLS: the limit is on gpumem's own segments (GPUMEM_LIMIT_SCOPE=pool); what the program takes past "
         "gpumem comes on top");
@@ -53,10 +52,8 @@ const process_settings& settings_of_process() {
   return *only;
 }
 
-// Relinked and recompiled programs bypass the shim in part, so there a limit on the whole process must be requested.
 limit_scope scope_of(const settings& on_device) noexcept {
-  const bool whole = is_preloaded && on_device.pools.empty();
-  return on_device.scope.value_or(whole ? limit_scope::process : limit_scope::pool);
+  return on_device.scope.value_or(on_device.pools.empty() ? limit_scope::process : limit_scope::pool);
 }
 
 // A policy that cannot be used, or lacks the limit it needs (`hard_cap`), stops gpumem from opening; then the calls

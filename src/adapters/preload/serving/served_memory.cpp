@@ -8,7 +8,7 @@
 #include "driver_calls.hpp"
 #include "driver_file.hpp"
 #include "forwarded_call.hpp"
-#include "is_preloaded.hpp"
+#include "gpumem/gpumem.h"
 #include "log.hpp"
 #include "oom_log.hpp"
 #include "served.hpp"
@@ -34,12 +34,12 @@ std::optional<CUresult> answer_to(const status& failed) {
   }
 }
 
-/// Tells the referee of a simulated card (simcuda/control.h) about a block that is handed out: the referee sees the
-/// driver's own blocks, but not gpumem's. Without a stream, any stream may use the block at once.
-void tell_referee(const char* function, void* block, std::size_t bytes, std::optional<CUstream> stream) {
-  using served_function = void (*)(const char*, std::uint64_t, std::uint64_t, void*, int);
-  static const auto tell = reinterpret_cast<served_function>(driver_symbol("simcuda_served"));
-  if (tell != nullptr) tell(function, number_of(block), bytes, stream.value_or(nullptr), stream ? 0 : 1);
+/// Calls the driver's gpumem_served_callback, if it has one, for a block that is handed out. Without a stream, any
+/// stream may use the block at once.
+void report_served(const char* function, void* block, std::size_t bytes, std::optional<CUstream> stream) {
+  static const auto callback =
+      reinterpret_cast<decltype(&gpumem_served_callback)>(driver_symbol("gpumem_served_callback"));
+  if (callback != nullptr) callback(function, number_of(block), bytes, stream.value_or(nullptr), stream ? 0 : 1);
 }
 
 /// Waits for the work that `alloc_stream` was made to wait for; then any stream may use the block.
@@ -118,7 +118,7 @@ CUstream named(CUstream stream) {
 
 /// Whether the stream captures. Also true if the query fails because another stream captures: then the driver decides.
 bool captures(CUstream stream) {
-  if (is_preloaded && !capturing_somewhere()) return false;
+  if (!capturing_somewhere()) return false;
   CUstreamCaptureStatus capture_status = CU_STREAM_CAPTURE_STATUS_NONE;
   return calls()->stream_is_capturing(stream, &capture_status) != CUDA_SUCCESS ||
          capture_status != CU_STREAM_CAPTURE_STATUS_NONE;
@@ -162,13 +162,16 @@ CUresult alloc_async(CUdeviceptr* dptr, std::size_t bytes, CUstream h_stream, Po
     return driver::call(dptr, bytes, pool..., h_stream);
   }
   if (captures(stream)) return driver::of_graph(dptr, bytes, pool..., h_stream);
-  const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {stream}});
+  oom_report report;
+  const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {stream}}, &report);
   if (got) {
     take_every_device(*d);
-    tell_referee("cuMemAllocAsync", *got, bytes, stream);
+    report_served("cuMemAllocAsync", *got, bytes, stream);
     return *dptr = number_of(*got), CUDA_SUCCESS;
   }
-  if (got.code() == errc::out_of_memory) note_out_of_memory(*d, {"cuMemAllocAsync", bytes}, got.why().message());
+  if (got.code() == errc::out_of_memory) {
+    note_out_of_memory(*d, {"cuMemAllocAsync", bytes}, got.why().message(), report);
+  }
   const std::optional<CUresult> answer = answer_to(got.why());
   return answer ? *answer : driver::call(dptr, bytes, pool..., h_stream);
 }
@@ -201,16 +204,19 @@ CUresult free_async(CUdeviceptr dptr, CUstream h_stream) {
 }  // namespace
 
 result<CUdeviceptr> allocate_for_all(served_context& device, std::size_t bytes, CUresult* answer) {
-  const result<void*> got = device.memory->try_allocate({.bytes = bytes, .stream = {device.alloc_stream}});
+  oom_report report;
+  const result<void*> got = device.memory->try_allocate({.bytes = bytes, .stream = {device.alloc_stream}}, &report);
   if (!got) {
-    if (got.code() == errc::out_of_memory) note_out_of_memory(device, {"cuMemAlloc", bytes}, got.why().message());
+    if (got.code() == errc::out_of_memory) {
+      note_out_of_memory(device, {"cuMemAlloc", bytes}, got.why().message(), report);
+    }
     *answer = answer_to(got.why()).value_or(CUDA_ERROR_UNKNOWN);
     return got.why();
   }
   take_every_device(device);
   *answer = sync_alloc_stream(device);
   if (*answer == CUDA_SUCCESS) {
-    tell_referee("cuMemAlloc", *got, bytes, std::nullopt);
+    report_served("cuMemAlloc", *got, bytes, std::nullopt);
     return number_of(*got);
   }
   static_cast<void>(device.memory->try_deallocate(*got, {.stream = stream_ref{device.free_stream}}));

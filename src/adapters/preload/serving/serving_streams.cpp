@@ -7,7 +7,6 @@
 
 #include "device_registry.hpp"
 #include "driver_calls.hpp"
-#include "is_preloaded.hpp"
 
 namespace gpumem::preload {
 namespace {
@@ -47,7 +46,6 @@ served_context* ask(CUstream stream, CUresult* refusal) noexcept {
 served_context* device_of_stream(CUstream stream, CUresult* refusal) noexcept {
   if (is_default(stream) || calls() == nullptr) return current_device(refusal);
   *refusal = CUDA_SUCCESS;
-  if (!is_preloaded) return ask(stream, refusal);
   const std::uint64_t generation = ended.load(std::memory_order_acquire);
   if (last.stream == stream && last.generation == generation) return last.device;
   served_context* d = nullptr;

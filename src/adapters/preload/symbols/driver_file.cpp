@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "gpumem/settings.hpp"
-#include "is_preloaded.hpp"
 #include "log.hpp"
 #include "process_settings.hpp"
 #include "trusted_path.hpp"
@@ -76,7 +75,7 @@ struct driver_file {
 bool obey_settings() {
   const process_settings& process = settings_of_process();
   status obeyed = process.usable;
-  if (obeyed && is_preloaded && process.options.devices) {
+  if (obeyed && process.options.devices) {
     result<chosen_cards> cards = choose_cards(process.options, visible_by::rule);
     if (cards) {
       cards->claims.keep_until_exit();
@@ -85,10 +84,7 @@ bool obey_settings() {
     }
     obeyed = cards.why();
   }
-  if (!obeyed) {
-    log_line(fmt::format("{}; {}", obeyed.message(),
-                         is_preloaded ? "this program sees no device" : "every allocation of this program fails"));
-  }
+  if (!obeyed) log_line(fmt::format("{}; this program sees no device", obeyed.message()));
   return obeyed.ok();
 }
 

@@ -5,8 +5,6 @@
 
 #include <cstring>
 
-#include "is_preloaded.hpp"
-
 /// For functions that may run before the process is set up, for example from a sanitizer.
 #define GPUMEM_BEFORE_EVERYTHING __attribute__((no_sanitize("address", "thread", "undefined")))
 

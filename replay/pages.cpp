@@ -6,7 +6,7 @@
 #include <fstream>
 #include <vector>
 
-namespace gpumem::cli {
+namespace gpumem::bench {
 namespace {
 
 using subcommands = std::vector<const CLI::App*>;
@@ -211,4 +211,4 @@ status write_pages(const CLI::App& app, const std::string& version, const std::s
   return written;
 }
 
-}  // namespace gpumem::cli
+}  // namespace gpumem::bench

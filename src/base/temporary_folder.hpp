@@ -1,21 +1,24 @@
-// A temporary folder for one test, mode 0700, removed with its contents.
+/// A temporary folder, removed with its contents by the destructor.
 #pragma once
 
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <system_error>
 
 namespace gpumem {
 
 class temporary_folder {
  public:
-  temporary_folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "gpumem-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) != nullptr) path_ = name;
+  /// Creates the folder in TMPDIR or /tmp, with access for the user alone. `path` is empty on failure.
+  explicit temporary_folder(const std::string& prefix = "gpumem-") {
+    std::error_code failed;
+    std::string name = (std::filesystem::temp_directory_path(failed) / (prefix + "XXXXXX")).string();
+    if (!failed && ::mkdtemp(name.data()) != nullptr) path_ = name;
   }
   ~temporary_folder() {
     std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
   }
   temporary_folder(const temporary_folder&) = delete;
   temporary_folder& operator=(const temporary_folder&) = delete;

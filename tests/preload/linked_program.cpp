@@ -1,4 +1,4 @@
-// A relinked or recompiled program of the runtime; prints "as expected" if every step was.
+// A program of the CUDA runtime that is linked with the shim; prints "as expected" if every step was.
 #include <cuda_runtime.h>
 
 #include <cstdio>

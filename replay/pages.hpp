@@ -9,10 +9,10 @@ namespace CLI {
 class App;
 }
 
-namespace gpumem::cli {
+namespace gpumem::bench {
 
-/// Writes gpumem.1, a page for each subcommand (gpumem-run.1), gpumem.bash and _gpumem into an existing folder. Does
-/// the same for gpumem_bench.
+/// Writes pages and completions of the program into an existing folder: gpumem.1, a page for each subcommand
+/// (gpumem-run.1), gpumem.bash and _gpumem.
 status write_pages(const CLI::App& app, const std::string& version, const std::string& folder);
 
-}  // namespace gpumem::cli
+}  // namespace gpumem::bench
