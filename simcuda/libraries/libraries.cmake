@@ -99,6 +99,8 @@ simcuda_library(NAME nvshmem_host SOVERSION 3 PREFIX nvshmem REFUSAL 7 NODE NVSH
 simcuda_library(NAME nvrtc SOVERSION 13 OF_CUDA12 12 PREFIX nvrtc REFUSAL 11 SOURCES nvrtc.cpp HEADERS nvrtc.h)
 simcuda_library(NAME cupti SOVERSION 13 OF_CUDA12 12 PREFIX cupti REFUSAL 27 SOURCES cupti.cpp
                 HEADERS cupti_activity.h cupti_callbacks.h cupti_result.h cupti_version.h cupti_events.h cupti_metrics.h)
+# Programs of CUDA 12.1 and earlier (PyTorch up to 2.4) load NVTX's first version as a library.
+simcuda_library(NAME nvToolsExt SOVERSION 1 PREFIX nvtx REFUSAL 0)
 simcuda_library(NAME nvidia-ml SOVERSION 1 PREFIX nvml REFUSAL 3 NODE none SOURCES nvml.cpp ../cards.cpp ../shared_cards.cpp)
 # NVML parses sizes as the driver does.
 target_include_directories(simcuda_libnvidia-ml_objects PRIVATE $<TARGET_PROPERTY:gpumem_base,INTERFACE_INCLUDE_DIRECTORIES>)
