@@ -161,6 +161,8 @@ class allocator {
   virtual status flush_trace() = 0;
   /// Lists every segment and every block, by address. Slow.
   [[nodiscard]] virtual result<std::vector<segment_view>> segments(int device) const;
+  /// What `segments` would show, counted.
+  [[nodiscard]] virtual result<piece_statistics> pieces(int device) const;
   /// Resets the peak of reserved bytes to the current value.
   virtual status reset_peak_reserved(int device);
   /// Gives the GPU with this driver ordinal access to this device's mapped memory. Plain memory needs no such call.

@@ -96,7 +96,7 @@ result<block_index> arena::allocate(arena_lock& lock, pending_request& request) 
     if (i == no_block) return no_block;
   }
   kept.keep();
-  state_.blocks.at(i).owner = request.owner;
+  state_.blocks.pieces().set_owner(i, request.owner);
   const heap_totals& totals = state_.blocks.totals();
   state_.counts.peak_blocks = std::max(state_.counts.peak_blocks, totals.live_blocks + totals.free_blocks);
   return i;
@@ -125,11 +125,11 @@ owner_id arena::owner_of_free(block_index index, const stream_ref* stream, std::
 
 void arena::transfer_ownership(block_index index, owner_id owner) {
   plan_executor_.freed(index, owner);
-  block& b = state_.blocks.at(index);
-  if (owner == b.owner) return;
+  const owner_id former = state_.blocks.at(index).owner;
+  if (owner == former) return;
   ++state_.streams[owner].references;
-  --state_.streams[b.owner].references;
-  b.owner = owner;
+  --state_.streams[former].references;
+  state_.blocks.pieces().set_owner(index, owner);
 }
 
 void arena::free_block(block_index index, owner_id owner) noexcept {

@@ -44,12 +44,7 @@ statistics arena::figures() const {
                       state_.pages.map().metadata_bytes() + plan_executor_.metadata_bytes();
   s.live_blocks = t.live_blocks;
   s.free_blocks = t.free_blocks + state_.uses.waiting().size();
-  for (const heap_segment& each : state_.blocks.segments()) {
-    if (each.bytes == 0) continue;
-    const block& first = state_.blocks.at(each.first);
-    const bool only_addresses = first.state == block_state::unbacked && first.bytes == each.bytes;
-    s.segments += only_addresses ? 0U : 1U;
-  }
+  s.segments = t.segments;
   s.streams = state_.streams.in_use();
   s.fences = state_.streams.fences_recorded();
   return s;
@@ -63,7 +58,7 @@ block_view arena::view_of(block_index index) const {
   if (b.owner != idle_owner) {
     const stream_slot& slot = state_.streams[b.owner];
     view.stream = slot.stream;
-    if (slot.is_graph && !slot.ended) view.region = slot.key;
+    if (b.in_region) view.region = slot.key;
   }
   return view;
 }

@@ -70,6 +70,7 @@ class pool final : private cache_source, private cache_client {
   [[nodiscard]] result<block_info> describe(address pointer) const;
   [[nodiscard]] statistics stats();
   [[nodiscard]] std::vector<segment_view> segments() const;
+  [[nodiscard]] piece_statistics pieces() const;
   /// The kept allocations and frees, with the blocks that were live before them. Requires `history_events`. Slow.
   [[nodiscard]] pool_history history() const;
   /// The number of events so far. Requires `history_events`.
@@ -119,6 +120,8 @@ class pool final : private cache_source, private cache_client {
   status not_in_live_block(address pointer) const;
   [[nodiscard]] owner_word held_as(block_index index) const noexcept GPUMEM_UNDER_LOCK;
   [[nodiscard]] statistics stats_of_stopped() const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] std::vector<segment_view> segments_of_stopped() const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] piece_statistics pieces_of_stopped() const GPUMEM_UNDER_LOCK;
   [[nodiscard]] status check_blocks(const statistics& figures) const GPUMEM_UNDER_LOCK;
   [[nodiscard]] status check_caches() const GPUMEM_UNDER_LOCK;
 

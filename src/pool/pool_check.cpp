@@ -1,10 +1,48 @@
 // Statistics and invariant checks of a pool.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <tuple>
+
 #include "log.hpp"
 #include "pool.hpp"
 
 namespace gpumem {
+namespace {
+
+/// The pieces of a segment, by a walk over its blocks.
+void add_pieces(const segment_view& segment, piece_statistics* s) {
+  using state = block_view::state;
+  const auto end = segment.blocks.end();
+  for (auto first = segment.blocks.begin(); first != end;) {
+    if (first->is == state::unbacked) {
+      ++first;
+      continue;
+    }
+    const auto next = std::find_if(
+        first, end, [&](const block_view& b) { return b.is == state::unbacked || b.region != first->region; });
+    ++s->pieces;
+    const bool divided = next - first > 1;
+    for (; first != next; ++first) {
+      if (first->is == state::fenced) ++s->fenced_blocks;
+      if (first->is == state::live || first->is == state::fenced || !divided) continue;
+      ++s->split_blocks;
+      s->split_bytes += first->bytes;
+    }
+  }
+}
+
+status compare_pieces(const std::string& pool, const piece_statistics& counted, const piece_statistics& seen) {
+  const auto figures = [](const piece_statistics& s) {
+    return fmt::format("{} pieces, {} fenced, {} split blocks of {} bytes", s.pieces, s.fenced_blocks, s.split_blocks,
+                       s.split_bytes);
+  };
+  if (figures(counted) == figures(seen)) return {};
+  return {errc::corrupt,
+          fmt::format("pool {}: {} are counted, and the segments have {}", pool, figures(counted), figures(seen))};
+}
+
+}  // namespace
 
 // The owner word of a block in the heap's records; by default that of a block nobody holds.
 owner_word pool::held_as(block_index index) const noexcept {
@@ -66,6 +104,10 @@ statistics pool::stats_of_stopped() const {
 std::vector<segment_view> pool::segments() const {
   const arena_lock lock{arena_.mutex()};
   const auto stopped = cache_.stop();
+  return segments_of_stopped();
+}
+
+std::vector<segment_view> pool::segments_of_stopped() const {
   std::vector<segment_view> views = arena_.segments();
   for (segment_view& segment : views) {
     for (block_view& b : segment.blocks) {
@@ -78,6 +120,36 @@ std::vector<segment_view> pool::segments() const {
     }
   }
   return views;
+}
+
+piece_statistics pool::pieces() const {
+  const arena_lock lock{arena_.mutex()};
+  const auto stopped = cache_.stop();
+  return pieces_of_stopped();
+}
+
+// A cached block is split like a free one. Only caches with blocks that may be alone in their pieces are walked.
+piece_statistics pool::pieces_of_stopped() const {
+  const piece_counter& counter = arena_.blocks().pieces();
+  const piece_totals& totals = counter.totals();
+  const block_cache::sums cached = cache_.add_up();
+  piece_statistics s{.pieces = totals.pieces,
+                     .fenced_blocks = totals.fenced_blocks,
+                     .split_blocks = totals.split_blocks + cached.held_blocks,
+                     .split_bytes = totals.split_bytes + cached.held_bytes};
+  if (cached.held_blocks != 0 && totals.undivided_live_blocks != 0) {
+    cache_.for_each_held([&](slot_index held, std::uint32_t units, owner_id) GPUMEM_UNDER_LOCK {
+      if (!counter.is_undivided(cache_.pointers().block_of(held))) return;
+      --s.split_blocks;
+      s.split_bytes -= units * block_granularity;
+    });
+  }
+  for (owner_id owner = 1; owner < arena_.streams().end(); ++owner) {
+    if (!counter.is_region(owner)) continue;
+    const region_totals& region = counter.of_region(owner);
+    s.regions.push_back({arena_.streams()[owner].key, region.bytes, region.live_bytes});
+  }
+  return s;
 }
 
 pool_history pool::history() const {
@@ -117,6 +189,9 @@ status pool::check() const {
   const auto stopped = cache_.stop();
   if (status ok = arena_.check(); !ok) return ok;
   if (status ok = check_blocks(stats_of_stopped()); !ok) return ok;
+  piece_statistics seen;
+  for (const segment_view& segment : segments_of_stopped()) add_pieces(segment, &seen);
+  if (status ok = compare_pieces(config_.name, pieces_of_stopped(), seen); !ok) return ok;
   return check_caches();
 }
 
