@@ -161,7 +161,7 @@ class allocator {
   virtual status flush_trace() = 0;
   /// Lists every segment and every block, by address. Slow.
   [[nodiscard]] virtual result<std::vector<segment_view>> segments(int device) const;
-  /// What `segments` would show, counted.
+  /// Returns figures of the device's segments, at a cost that does not depend on the number of blocks.
   [[nodiscard]] virtual result<piece_statistics> pieces(int device) const;
   /// Resets the peak of reserved bytes to the current value.
   virtual status reset_peak_reserved(int device);

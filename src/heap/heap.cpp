@@ -271,7 +271,7 @@ bool heap::joins(block_index neighbour, owner_id owner, bool idle_too) const noe
   return n.state == block_state::free && (n.owner == owner || (idle_too && n.owner == idle_owner));
 }
 
-// For `make_free`: the block and what it is merged with. Memory may have come to it.
+// Recounts the block that `make_free` frees, and its neighbours that merge with it. It may have been unbacked.
 piece_counter::recount heap::recount_of_merge(block_index index, owner_id owner, bool idle_too) noexcept {
   const bool neighbours = pieces_.has_regions() || blocks_[index].state == block_state::unbacked;
   block_index first = index;

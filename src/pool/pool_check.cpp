@@ -11,7 +11,7 @@ namespace gpumem {
 namespace {
 
 /// The pieces of a segment, by a walk over its blocks.
-void add_pieces(const segment_view& segment, piece_statistics* s) {
+void add_pieces(const segment_view& segment, piece_statistics* counted) {
   using state = block_view::state;
   const auto end = segment.blocks.end();
   for (auto first = segment.blocks.begin(); first != end;) {
@@ -19,23 +19,24 @@ void add_pieces(const segment_view& segment, piece_statistics* s) {
       ++first;
       continue;
     }
-    const auto next = std::find_if(
-        first, end, [&](const block_view& b) { return b.is == state::unbacked || b.region != first->region; });
-    ++s->pieces;
+    const auto next = std::find_if(first, end, [&](const block_view& beside) {
+      return beside.is == state::unbacked || beside.region != first->region;
+    });
+    ++counted->pieces;
     const bool divided = next - first > 1;
     for (; first != next; ++first) {
-      if (first->is == state::fenced) ++s->fenced_blocks;
+      if (first->is == state::fenced) ++counted->fenced_blocks;
       if (first->is == state::live || first->is == state::fenced || !divided) continue;
-      ++s->split_blocks;
-      s->split_bytes += first->bytes;
+      ++counted->split_blocks;
+      counted->split_bytes += first->bytes;
     }
   }
 }
 
 status compare_pieces(const std::string& pool, const piece_statistics& counted, const piece_statistics& seen) {
-  const auto figures = [](const piece_statistics& s) {
-    return fmt::format("{} pieces, {} fenced, {} split blocks of {} bytes", s.pieces, s.fenced_blocks, s.split_blocks,
-                       s.split_bytes);
+  const auto figures = [](const piece_statistics& listed) {
+    return fmt::format("{} pieces, {} fenced, {} split blocks of {} bytes", listed.pieces, listed.fenced_blocks,
+                       listed.split_blocks, listed.split_bytes);
   };
   if (figures(counted) == figures(seen)) return {};
   return {errc::corrupt,

@@ -51,22 +51,22 @@ class device_figures {
 
   device_stats statistics(DeviceIndex device) {
     device_state& d = state_.device_of(device);
-    const gpumem::statistics now = of(d);
-    const memory_totals counted = totals(d, now);
+    const gpumem::statistics sampled = of(d);
+    const memory_totals counted = totals(d, sampled);
     const guard lock{state_.mutex};
-    return sample(d, now, counted);
+    return sample(d, sampled, counted);
   }
   void reset_accumulated(DeviceIndex device) {
     device_state& d = state_.device_of(device);
-    const gpumem::statistics now = of(d);
+    const gpumem::statistics sampled = of(d);
     const guard lock{state_.mutex};
     each_stat(d.stats, [](stat& each) { each.reset_accumulated(); });
-    d.taken_before = now.taken_bytes + d.own_taken;
-    d.returned_before = now.taken_bytes - now.reserved_bytes + d.own_returned;
+    d.taken_before = sampled.taken_bytes + d.own_taken;
+    d.returned_before = sampled.taken_bytes - sampled.reserved_bytes + d.own_returned;
     d.stats.num_ooms = 0;
-    d.waits_before = now.host_waits;
-    d.device_allocs_before = device_allocs(d, now);
-    d.device_frees_before = device_frees(d, now);
+    d.waits_before = sampled.host_waits;
+    d.device_allocs_before = device_allocs(d, sampled);
+    d.device_frees_before = device_frees(d, sampled);
   }
   void reset_peaks(DeviceIndex device) {
     device_state& d = state_.device_of(device);
@@ -82,10 +82,10 @@ class device_figures {
     state.peak_reserved = std::max(state.peak_reserved, reserved);
   }
   /// Updates the sampled figures. Requires the lock.
-  static device_stats sample(device_state& state, const gpumem::statistics& now, const memory_totals& counted) {
+  static device_stats sample(device_state& state, const gpumem::statistics& sampled, const memory_totals& counted) {
     device_stats& s = state.stats;
-    const std::uint64_t reserved_bytes = now.reserved_bytes + state.own_bytes();
-    const std::uint64_t returned = now.taken_bytes - now.reserved_bytes + state.own_returned;
+    const std::uint64_t reserved_bytes = sampled.reserved_bytes + state.own_bytes();
+    const std::uint64_t returned = sampled.taken_bytes - sampled.reserved_bytes + state.own_returned;
     state.peak_reserved = std::max(state.peak_reserved, reserved_bytes);
     for (const std::size_t type : stat_types) {
       s.active[type] = with_pending(s.allocation[type], s.active[type].peak, counted.fenced);
@@ -95,15 +95,15 @@ class device_figures {
       observe(s.inactive_split_bytes[type], counted.split_bytes);
       stat& reserved = s.reserved_bytes[type];
       reserved.current = static_cast<std::int64_t>(reserved_bytes);
-      reserved.peak = static_cast<std::int64_t>(std::max(now.peak_reserved_bytes, state.peak_reserved));
-      reserved.allocated = static_cast<std::int64_t>(now.taken_bytes + state.own_taken - state.taken_before);
+      reserved.peak = static_cast<std::int64_t>(std::max(sampled.peak_reserved_bytes, state.peak_reserved));
+      reserved.allocated = static_cast<std::int64_t>(sampled.taken_bytes + state.own_taken - state.taken_before);
       reserved.freed = static_cast<std::int64_t>(returned - state.returned_before);
     }
     observe_pools(s, counted.bytes_by_pool);
     s.max_split_size = static_cast<std::int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
-    s.num_sync_all_streams = static_cast<std::int64_t>(now.host_waits - state.waits_before);
-    s.num_device_alloc = static_cast<std::int64_t>(device_allocs(state, now) - state.device_allocs_before);
-    s.num_device_free = static_cast<std::int64_t>(device_frees(state, now) - state.device_frees_before);
+    s.num_sync_all_streams = static_cast<std::int64_t>(sampled.host_waits - state.waits_before);
+    s.num_device_alloc = static_cast<std::int64_t>(device_allocs(state, sampled) - state.device_allocs_before);
+    s.num_device_free = static_cast<std::int64_t>(device_frees(state, sampled) - state.device_frees_before);
     return s;
   }
 
@@ -128,11 +128,11 @@ class device_figures {
     const guard lock{state_.mutex};
     return state.pools.sources();
   }
-  static std::uint64_t device_allocs(const device_state& state, const gpumem::statistics& now) {
-    return now.grown_segments + now.mapped_pages + state.own_allocs;
+  static std::uint64_t device_allocs(const device_state& state, const gpumem::statistics& sampled) {
+    return sampled.grown_segments + sampled.mapped_pages + state.own_allocs;
   }
-  static std::uint64_t device_frees(const device_state& state, const gpumem::statistics& now) {
-    return now.returned_segments + now.returned_pages + state.own_frees;
+  static std::uint64_t device_frees(const device_state& state, const gpumem::statistics& sampled) {
+    return sampled.returned_segments + sampled.returned_pages + state.own_frees;
   }
 
   adapter_state& state_;

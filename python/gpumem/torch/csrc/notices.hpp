@@ -1,4 +1,4 @@
-// What PyTorch is told of blocks: its history and trackers, its trace of the GPU, its profiler.
+// Notices of blocks to PyTorch's history and trackers, its trace of the GPU and its profiler.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -15,7 +15,7 @@ class notices {
  public:
   explicit notices(adapter_state& state) : state_{state} {}
 
-  /// `tag`: the requesting function's name for the history. May throw what a tracker throws.
+  /// Throws an exception of a tracker. `tag`: the requesting function's name for the history.
   void allocated(void* ptr, const char* tag) {
     const bool profiled = c10::memoryProfilingEnabled();
     if (state_.events.is_watched() || profiled) {

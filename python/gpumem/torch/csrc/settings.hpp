@@ -1,4 +1,4 @@
-// PyTorch's own settings: what of them holds with gpumem, and what a snapshot shows.
+// PyTorch's own settings: the memory fraction, and the list in a snapshot.
 #pragma once
 
 #include <c10/core/AllocatorConfig.h>
