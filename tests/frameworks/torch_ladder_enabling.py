@@ -186,7 +186,7 @@ os._exit(0)
 NOT_INHERITED = """
 gpumem.torch.enable()
 torch.empty(1, device="cuda")
-assert "policy=caching" in torch.cuda.memory._snapshot()["allocator_settings"]["last_allocator_settings"]
+assert "policy=caching" in torch.cuda.memory._snapshot()["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"]
 assert "GPUMEM_POLICY" not in os.environ
 """
 EXPANDABLE_SEGMENTS = """
