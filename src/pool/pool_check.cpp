@@ -19,8 +19,8 @@ void add_pieces(const segment_view& segment, piece_statistics* counted) {
       ++first;
       continue;
     }
-    const auto next = std::find_if(first, end, [&](const block_view& beside) {
-      return beside.is == state::unbacked || beside.region != first->region;
+    const auto next = std::find_if(first, end, [&](const block_view& candidate) {
+      return candidate.is == state::unbacked || candidate.region != first->region;
     });
     ++counted->pieces;
     const bool divided = next - first > 1;
