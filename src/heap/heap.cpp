@@ -101,6 +101,7 @@ void heap::fence(block_index index) noexcept {
   count_out_of_use(blocks_[index]);
   blocks_[index].state = block_state::fenced;
   totals_.fenced_bytes += blocks_[index].bytes;
+  ++totals_.fenced_blocks;
 }
 
 void heap::leak(block_index index) noexcept {
@@ -109,6 +110,7 @@ void heap::leak(block_index index) noexcept {
   blocks_[index].state = block_state::leaked;
   blocks_[index].in_region = false;
   totals_.leaked_bytes += blocks_[index].bytes;
+  ++totals_.leaked_blocks;
 }
 
 // Subtracts a live or fenced block from the totals before its state changes.
@@ -119,6 +121,7 @@ void heap::count_out_of_use(const block& block) noexcept {
     --totals_.live_blocks;
   } else {
     totals_.fenced_bytes -= block.bytes;
+    --totals_.fenced_blocks;
   }
 }
 
@@ -132,6 +135,7 @@ void heap::make_idle(owner_id owner, std::uint64_t done, bool lost) noexcept {
       blocks_[i].state = block_state::leaked;
       blocks_[i].in_region = false;
       totals_.leaked_bytes += blocks_[i].bytes;
+      ++totals_.leaked_blocks;
     } else {
       make_free(i, idle_owner, 0, false);
     }

@@ -16,6 +16,8 @@ struct heap_totals {
   std::uint64_t unbacked_bytes = 0;
   std::uint64_t live_blocks = 0;
   std::uint64_t free_blocks = 0;
+  std::uint64_t fenced_blocks = 0;
+  std::uint64_t leaked_blocks = 0;
   std::uint64_t segments = 0;  ///< without those that have no memory at all
   friend bool operator==(const heap_totals&, const heap_totals&) = default;
 };

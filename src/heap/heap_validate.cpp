@@ -39,9 +39,11 @@ status heap::validate_segment(segment_index segment, heap_totals* seen) const {
         break;
       case block_state::fenced:
         seen->fenced_bytes += b.bytes;
+        ++seen->fenced_blocks;
         break;
       case block_state::leaked:
         seen->leaked_bytes += b.bytes;
+        ++seen->leaked_blocks;
         break;
       case block_state::unbacked:
         seen->unbacked_bytes += b.bytes;

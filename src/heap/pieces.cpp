@@ -59,17 +59,11 @@ void piece_counter::add(block_index index, std::uint64_t sign, piece_totals* tot
   const bool begins = !joined(b.prev, index);
   const bool undivided = begins && !joined(index, b.next);
   if (begins) totals->pieces += sign;
-  switch (b.state) {
-    case block_state::live:
-      if (undivided) totals->undivided_live_blocks += sign;
-      break;
-    case block_state::fenced:
-      totals->fenced_blocks += sign;
-      break;
-    default:
-      if (undivided) break;
-      totals->split_blocks += sign;
-      totals->split_bytes += sign * b.bytes;
+  if (undivided && b.state == block_state::live) {
+    totals->undivided_live_blocks += sign;
+  } else if (undivided && b.state != block_state::fenced) {
+    totals->undivided_free_blocks += sign;
+    totals->undivided_free_bytes += sign * b.bytes;
   }
   if (region == nullptr || !b.in_region) return;
   region->bytes += sign * b.bytes;

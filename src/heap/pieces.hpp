@@ -15,10 +15,10 @@ namespace gpumem {
 
 struct piece_totals {
   std::uint64_t pieces = 0;
-  std::uint64_t fenced_blocks = 0;
-  std::uint64_t split_blocks = 0;  ///< free or leaked, in a piece with other blocks
-  std::uint64_t split_bytes = 0;
-  std::uint64_t undivided_live_blocks = 0;  ///< live, and alone in its piece
+  // Blocks that are alone in their pieces:
+  std::uint64_t undivided_live_blocks = 0;
+  std::uint64_t undivided_free_blocks = 0;  ///< free or leaked
+  std::uint64_t undivided_free_bytes = 0;
   friend bool operator==(const piece_totals&, const piece_totals&) = default;
 };
 
@@ -37,18 +37,22 @@ class piece_counter {
   class recount {
    public:
     recount(piece_counter& counter, block_index first, std::uint64_t end, bool neighbours) noexcept
-        : counter_{counter}, first_{first}, end_{end} {
+        : counter_{counter}, first_{first}, end_{end}, counts_{counter.may_change(first, end)} {
+      if (!counts_) return;
       counter_.widen(&first_, &end_, neighbours);
       counter_.count(first_, end_, std::uint64_t{0} - 1);
     }
     recount(const recount&) = delete;
     recount& operator=(const recount&) = delete;
-    ~recount() { counter_.count(first_, end_, 1); }
+    ~recount() {
+      if (counts_) counter_.count(first_, end_, 1);
+    }
 
    private:
     piece_counter& counter_;
     block_index first_;
     std::uint64_t end_;
+    bool counts_;
   };
 
   explicit piece_counter(block_table& blocks) noexcept : blocks_{blocks} {}
@@ -90,6 +94,15 @@ class piece_counter {
     region_totals totals;
   };
 
+  /// False if no change of these blocks, which stay in their segment, changes a figure: without regions and pages, a
+  /// segment is one piece, and beside other blocks of it none is alone.
+  [[nodiscard]] bool may_change(block_index first, std::uint64_t end) const noexcept {
+    if (has_regions() || has_unbacked_) return true;
+    const block* last = &blocks_[first];
+    if (last->prev != no_block) return false;
+    while (last->begin + last->bytes < end) last = &blocks_[last->next];
+    return last->next == no_block;
+  }
   void widen(block_index* first, std::uint64_t* end, bool neighbours) const noexcept;
   void count(block_index first, std::uint64_t end, std::uint64_t sign) noexcept;
   [[nodiscard]] bool joined(block_index low, block_index high) const noexcept;
