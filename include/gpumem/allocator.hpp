@@ -161,6 +161,8 @@ class allocator {
   virtual status flush_trace() = 0;
   /// Lists every segment and every block, by address. Slow.
   [[nodiscard]] virtual result<std::vector<segment_view>> segments(int device) const;
+  /// Returns figures of the device's segments, at a cost that does not depend on the number of blocks.
+  [[nodiscard]] virtual result<piece_statistics> pieces(int device) const;
   /// Resets the peak of reserved bytes to the current value.
   virtual status reset_peak_reserved(int device);
   /// Gives the GPU with this driver ordinal access to this device's mapped memory. Plain memory needs no such call.

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "gpumem/allocator.hpp"
 #include "gpumem/export.h"
@@ -16,6 +18,10 @@ namespace GPUMEM_API gpumem {
 /// Opening it takes no GPU memory. Under `grab_all` the first allocation, on any device, takes all devices with this
 /// policy, as TensorFlow does. A device that cannot be taken is logged, and its own first request tries again.
 result<allocator*> default_allocator();
+
+/// Sets an option of the default allocator, unless GPUMEM_* of the environment sets it. Without a value takes that
+/// back. Has no effect once the allocator is open. Any thread.
+status set_default_option(std::string_view name, std::optional<std::string_view> value);
 
 /// Opens an allocator with the settings of GPUMEM_* over the program's own devices, which must outlive it. Ignores
 /// GPUMEM_DEVICES. Logs a line for each unknown or bad variable; in strict mode the first one is the error.

@@ -53,6 +53,9 @@ typedef struct gpumem_allocator gpumem_allocator;
 
 /* The process's allocator: every visible GPU, settings from GPUMEM_*. The first call opens it; all return the same. */
 gpumem_code gpumem_default(gpumem_allocator** allocator);
+/* Sets an option of the process's allocator, unless GPUMEM_* of the environment sets it. A null `value` takes that
+ * back. Has no effect once that allocator is open. */
+gpumem_code gpumem_set_default(const char* name, const char* value);
 /* Opens another allocator over every visible GPU. `settings` is null or a list of `name=value` pairs separated by
  * spaces (`policy=hard_cap limit=2GiB pools=1GiB,1GiB`); GPUMEM_* of the environment win over them. On failure
  * `*allocator` is null. */

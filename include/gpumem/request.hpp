@@ -77,7 +77,8 @@ struct block_view {
   std::uint64_t bytes = 0;
   std::uint64_t requested_bytes = 0;  ///< of a live block
   stream_ref stream{};                ///< the block's stream; the default stream for an idle block
-  std::uint64_t region = 0;           ///< the region or graph that owns the block; 0: none
+  /// The region or graph that owns the block; 0: none. A live block of one that has ended is its until it is freed.
+  std::uint64_t region = 0;
   state is = state::idle;
 };
 
@@ -87,6 +88,21 @@ struct segment_view {
   std::uint64_t bytes = 0;
   bool paged = false;  ///< a range of addresses with memory behind some of its pages
   std::vector<block_view> blocks;
+};
+
+/// How a device's segments are divided, from counters: costs the same whatever the number of blocks. A piece is a run
+/// of adjacent blocks with memory that belong to one region, or to none.
+struct piece_statistics {
+  struct region_bytes {
+    std::uint64_t region = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t live_bytes = 0;
+  };
+  std::uint64_t pieces = 0;
+  std::uint64_t fenced_blocks = 0;
+  std::uint64_t split_blocks = 0;  ///< neither live nor fenced, in a piece with other blocks
+  std::uint64_t split_bytes = 0;
+  std::vector<region_bytes> regions{};  ///< those that have not ended, graphs included
 };
 
 /// Called before a request fails. Frees memory through any allocator and returns true to retry the request, or returns

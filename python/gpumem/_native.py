@@ -39,6 +39,7 @@ def load():
     for name, arguments in (
         ("gpumem_default", [address]),
         ("gpumem_check_setting", [ctypes.c_char_p, ctypes.c_char_p]),
+        ("gpumem_set_default", [ctypes.c_char_p, ctypes.c_char_p]),
         ("gpumem_check_environment", []),
         ("gpumem_allocate", [address, ctypes.c_size_t, number, address, address]),
         ("gpumem_free", [address, address]),
@@ -127,6 +128,21 @@ def settings(given):
     except BaseException:
         for name in added:
             os.environ.pop(name, None)
+        raise
+
+
+@contextlib.contextmanager
+def defaults(chosen):
+    """Sets options of this process's allocator that the environment leaves open; takes them back if enabling fails. Child
+    processes do not inherit them. Raises Refused for an unknown setting or a bad value."""
+    library_ = load() if chosen else None
+    for name, value in chosen.items():
+        check(library_.gpumem_set_default(name.encode(), value.encode()))
+    try:
+        yield
+    except BaseException:
+        for name in chosen:
+            library_.gpumem_set_default(name.encode(), None)
         raise
 
 

@@ -2,9 +2,11 @@
 //
 // Only gpumem_close frees a handle, so nothing here needs a lock.
 #include <memory>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "c_edge.hpp"
@@ -79,6 +81,13 @@ gpumem_code gpumem_check_setting(const char* name, const char* value) {
   return guarded([&]() -> status {
     if (name == nullptr || value == nullptr) return null_argument(name == nullptr ? "the name" : "the value");
     return gpumem::settings{}.set(name, value);
+  });
+}
+
+gpumem_code gpumem_set_default(const char* name, const char* value) {
+  return guarded([&]() -> status {
+    if (name == nullptr) return null_argument("the name");
+    return gpumem::set_default_option(name, value != nullptr ? std::optional<std::string_view>{value} : std::nullopt);
   });
 }
 

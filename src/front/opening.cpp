@@ -154,6 +154,7 @@ status not_offered() { return {errc::unsupported, "this allocator does not offer
 result<std::uint64_t> allocator::open_region(int /*device*/, stream_ref /*stream*/) { return not_offered(); }
 status allocator::close_region(int /*device*/, std::uint64_t /*region*/) { return not_offered(); }
 result<std::vector<segment_view>> allocator::segments(int /*device*/) const { return not_offered(); }
+result<piece_statistics> allocator::pieces(int /*device*/) const { return not_offered(); }
 status allocator::reset_peak_reserved(int /*device*/) { return not_offered(); }
 status allocator::enable_peer(int /*device*/, int /*physical_ordinal*/) { return not_offered(); }
 status allocator::observe_segments(std::shared_ptr<segment_observer> /*observer*/) { return not_offered(); }

@@ -135,6 +135,10 @@ result<std::vector<segment_view>> pooled_allocator::segments(int device) const {
                                                       [](const logical_pool& slot) { return slot.pool->segments(); });
 }
 
+result<piece_statistics> pooled_allocator::pieces(int device) const {
+  return of_pool<result<piece_statistics>>(pools_, device, [](const logical_pool& slot) { return slot.pool->pieces(); });
+}
+
 status pooled_allocator::reset_peak_reserved(int device) {
   return with_pool<status>(pools_, device, [](const logical_pool& slot) {
     slot.pool->reset_peak_reserved();

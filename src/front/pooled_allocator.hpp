@@ -50,6 +50,7 @@ class pooled_allocator final : public allocator {
   [[nodiscard]] status check(int device) const override;
   status flush_trace() override;
   [[nodiscard]] result<std::vector<segment_view>> segments(int device) const override;
+  [[nodiscard]] result<piece_statistics> pieces(int device) const override;
   status reset_peak_reserved(int device) override;
   status enable_peer(int device, int physical_ordinal) override;
   status observe_segments(std::shared_ptr<segment_observer> observer) override;

@@ -49,6 +49,7 @@ struct alignas(64) block {
   owner_id owner = idle_owner;
   block_state state = block_state::unused;
   std::uint8_t segment_class = 0;  ///< class of its segment
+  bool in_region = false;          ///< belongs to its owner's region (pieces.hpp)
   union {
     index_links in_index;  ///< while free or unbacked
     use_record in_use;     ///< while live, fenced or leaked

@@ -20,6 +20,7 @@ owner_id heap::add_owner() {
     owner_record made;
     made.by_class.resize(classes_);
     make_room(owners_);
+    pieces_.make_room(owners_.size() + 1);
     spare_owners_.reserve(owners_.capacity());  // so that the rest need not allocate
     free_owners_.reserve(owners_.capacity());
     owner = static_cast<owner_id>(owners_.size());
@@ -33,6 +34,7 @@ void heap::remove_owner(owner_id owner) noexcept {
   assert(owner != idle_owner && owns_nothing(owner));
   owners_[owner].in_use = owners_[owner].any_beside_idle = false;
   owners_[owner].beside_idle.clear();
+  pieces_.remove_owner(owner);
   spare_owners_.push_back(owner);
 }
 
@@ -58,7 +60,9 @@ segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsign
   b.segment = s;
   b.segment_class = static_cast<std::uint8_t>(segment_class);
   segments_[s] = {begin, bytes, i, b.segment_class, !backed};
+  ++totals_.segments;
   if (!backed) {
+    pieces_.expect_unbacked();
     enter_unbacked(i);
     return s;
   }
@@ -78,8 +82,13 @@ bool heap::segment_idle(segment_index segment) const noexcept {
 void heap::remove_segment(segment_index segment) noexcept {
   assert(segment_idle(segment));
   const block_index i = segments_[segment].first;
-  leave(i);
+  {
+    const auto counted = recount_of(i, false);
+    leave(i);
+    blocks_[i].state = block_state::unused;
+  }
   blocks_.give(i);
+  --totals_.segments;
   totals_.segment_bytes -= segments_[segment].bytes;
   by_class_[segments_[segment].segment_class].segment_bytes -= segments_[segment].bytes;
   segments_[segment] = {};
@@ -88,15 +97,20 @@ void heap::remove_segment(segment_index segment) noexcept {
 
 void heap::fence(block_index index) noexcept {
   assert(blocks_[index].state == block_state::live);
+  const auto counted = recount_of(index, false);
   count_out_of_use(blocks_[index]);
   blocks_[index].state = block_state::fenced;
   totals_.fenced_bytes += blocks_[index].bytes;
+  ++totals_.fenced_blocks;
 }
 
 void heap::leak(block_index index) noexcept {
+  const auto counted = recount_of(index, pieces_.has_regions());
   count_out_of_use(blocks_[index]);
   blocks_[index].state = block_state::leaked;
+  blocks_[index].in_region = false;
   totals_.leaked_bytes += blocks_[index].bytes;
+  ++totals_.leaked_blocks;
 }
 
 // Subtracts a live or fenced block from the totals before its state changes.
@@ -107,6 +121,7 @@ void heap::count_out_of_use(const block& block) noexcept {
     --totals_.live_blocks;
   } else {
     totals_.fenced_bytes -= block.bytes;
+    --totals_.fenced_blocks;
   }
 }
 
@@ -116,8 +131,11 @@ void heap::make_idle(owner_id owner, std::uint64_t done, bool lost) noexcept {
     if (blocks_[i].in_index.epoch > done) return;
     leave(i);
     if (lost) {
+      const auto counted = recount_of(i, pieces_.has_regions());
       blocks_[i].state = block_state::leaked;
+      blocks_[i].in_region = false;
       totals_.leaked_bytes += blocks_[i].bytes;
+      ++totals_.leaked_blocks;
     } else {
       make_free(i, idle_owner, 0, false);
     }
@@ -195,66 +213,13 @@ void heap::note_beside_idle(block_index neighbour) noexcept {
   owned.beside_idle.clear();
 }
 
-block_index heap::containing(std::uint64_t position) const noexcept {
-  for (const heap_segment& s : segments_) {
-    if (position < s.begin || position >= s.begin + s.bytes) continue;
-    block_index i = s.first;
-    while (position >= blocks_[i].begin + blocks_[i].bytes) i = blocks_[i].next;
-    return i;
-  }
-  return no_block;
-}
-
-std::uint64_t heap::largest_free() const noexcept {
-  std::uint64_t most = 0;
-  const auto look_at = [&](owner_id owner) {
-    for (const free_index& index : owners_[owner].by_class) {
-      const block_index i = index.largest(blocks_);
-      if (i != no_block && blocks_[i].bytes > most) most = blocks_[i].bytes;
-    }
-  };
-  look_at(idle_owner);
-  for (const owner_id owner : free_owners_) look_at(owner);
-  return most;
-}
-
 std::uint64_t heap::metadata_bytes() const noexcept {
   std::uint64_t noted = 0;
   for (const owner_record& record : owners_) noted += record.beside_idle.capacity() * sizeof(block_index);
-  return blocks_.bytes() + noted + owners_.capacity() * sizeof(owner_record) +
+  return blocks_.bytes() + noted + pieces_.metadata_bytes() + owners_.capacity() * sizeof(owner_record) +
          owners_.size() * classes_ * sizeof(free_index) +
          (spare_owners_.capacity() + free_owners_.capacity()) * sizeof(owner_id) +
          segments_.capacity() * sizeof(heap_segment);
-}
-
-block_index heap::best_fit(unsigned segment_class, owner_id owner, bool idle_too, std::uint64_t bytes,
-                           std::uint64_t alignment) const noexcept {
-  const auto search = [&](owner_id candidate) {
-    const free_index& index = owners_[candidate].by_class[segment_class];
-    if (index.empty()) return no_block;
-    block_index found = index.best_fit(blocks_, bytes);
-    if (alignment <= 512 || found == no_block) return found;
-    const block& b = blocks_[found];
-    if (lead(b.begin, alignment) + bytes <= b.bytes) return found;
-    return index.best_fit(blocks_, bytes + alignment - 512);
-  };
-  const block_index own = search(owner);
-  if (!idle_too || owner == idle_owner) return own;
-  const block_index idle = search(idle_owner);
-  if (own == no_block || idle == no_block) return own != no_block ? own : idle;
-  return blocks_[own].bytes <= blocks_[idle].bytes ? own : idle;
-}
-
-block_index heap::lowest_fit(unsigned segment_class, owner_id owner, std::uint64_t bytes,
-                             std::uint64_t alignment) const noexcept {
-  const block_index best = best_fit(segment_class, owner, true, bytes, alignment);
-  if (best == no_block || blocks_[best].bytes == bytes) return best;
-  const std::uint64_t least = bytes + (alignment - 512);
-  const block_index own = owners_[owner].by_class[segment_class].lowest_fit(blocks_, least);
-  const block_index idle = owners_[idle_owner].by_class[segment_class].lowest_fit(blocks_, least);
-  if (own == no_block && idle == no_block) return best;
-  if (own == no_block || idle == no_block) return own != no_block ? own : idle;
-  return blocks_[own].begin < blocks_[idle].begin ? own : idle;
 }
 
 block_index heap::carve(block_index source, std::uint64_t bytes, std::uint64_t alignment) {
@@ -266,6 +231,7 @@ block_index heap::carve_at(block_index source, std::uint64_t begin, std::uint64_
   const std::uint64_t end = begin + bytes;
   assert(blocks_[source].begin <= begin && blocks_[source].begin + blocks_[source].bytes > begin);
   blocks_.make_room(2);  // for the remainders below and above
+  const piece_counter::recount counted{pieces_, source, end, pieces_.has_regions()};
   const auto take = [&](block_index index) {
     assert(joins(index, owner, true));
     const std::uint64_t low = std::max(blocks_[index].begin, begin);
@@ -279,6 +245,7 @@ block_index heap::carve_at(block_index source, std::uint64_t begin, std::uint64_
   block& b = blocks_[taken];
   b.state = block_state::live;
   b.owner = owner;
+  b.in_region = pieces_.is_region(owner);
   b.in_use = use_record{};
   totals_.live_bytes += b.bytes;
   ++totals_.live_blocks;
@@ -308,7 +275,17 @@ bool heap::joins(block_index neighbour, owner_id owner, bool idle_too) const noe
   return n.state == block_state::free && (n.owner == owner || (idle_too && n.owner == idle_owner));
 }
 
+// Recounts the block that `make_free` frees, and its neighbours that merge with it. It may have been unbacked.
+piece_counter::recount heap::recount_of_merge(block_index index, owner_id owner, bool idle_too) noexcept {
+  const bool neighbours = pieces_.has_regions() || blocks_[index].state == block_state::unbacked;
+  block_index first = index;
+  while (joins(blocks_[first].prev, owner, idle_too)) first = blocks_[first].prev;
+  while (joins(blocks_[index].next, owner, idle_too)) index = blocks_[index].next;
+  return {pieces_, first, blocks_[index].begin + blocks_[index].bytes, neighbours};
+}
+
 void heap::make_free(block_index index, owner_id owner, std::uint64_t epoch, bool idle_too) noexcept {
+  const auto counted = recount_of_merge(index, owner, idle_too);
   while (joins(blocks_[index].next, owner, idle_too)) {
     leave(blocks_[index].next);
     merge_above(index);
@@ -321,6 +298,7 @@ void heap::make_free(block_index index, owner_id owner, std::uint64_t epoch, boo
   block& b = blocks_[index];
   b.state = block_state::free;
   b.owner = owner;
+  b.in_region = pieces_.is_region(owner);
   b.in_index.epoch = epoch;
   enter(index, owners_[owner].newest);
 }

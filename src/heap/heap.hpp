@@ -15,22 +15,10 @@
 #include "block.hpp"
 #include "free_index.hpp"
 #include "gpumem/status.hpp"
+#include "heap_totals.hpp"
+#include "pieces.hpp"
 
 namespace gpumem {
-
-/// Bytes and blocks by state. The pool adds the rest of the statistics.
-struct heap_totals {
-  std::uint64_t live_bytes = 0;
-  std::uint64_t cached_bytes = 0;
-  std::uint64_t idle_bytes = 0;
-  std::uint64_t fenced_bytes = 0;
-  std::uint64_t leaked_bytes = 0;
-  std::uint64_t segment_bytes = 0;  ///< without unbacked bytes
-  std::uint64_t unbacked_bytes = 0;
-  std::uint64_t live_blocks = 0;
-  std::uint64_t free_blocks = 0;
-  friend bool operator==(const heap_totals&, const heap_totals&) = default;
-};
 
 struct heap_segment {
   std::uint64_t begin = 0;
@@ -127,6 +115,8 @@ class heap {
   [[nodiscard]] block_index containing(std::uint64_t position) const noexcept;
   [[nodiscard]] std::uint64_t largest_free() const noexcept;  ///< bytes; cached and idle, not fenced
   [[nodiscard]] const heap_totals& totals() const noexcept { return totals_; }
+  [[nodiscard]] piece_counter& pieces() noexcept { return pieces_; }
+  [[nodiscard]] const piece_counter& pieces() const noexcept { return pieces_; }
   /// Bytes of one class's segments, and how many of them are cached or idle.
   [[nodiscard]] std::uint64_t segment_bytes(unsigned segment_class) const noexcept {
     return by_class_[segment_class].segment_bytes;
@@ -156,6 +146,10 @@ class heap {
   static std::uint64_t lead(std::uint64_t begin, std::uint64_t alignment) noexcept {
     return (alignment - begin % alignment) % alignment;
   }
+  [[nodiscard]] piece_counter::recount recount_of(block_index index, bool neighbours) noexcept {
+    return {pieces_, index, blocks_[index].begin + blocks_[index].bytes, neighbours};
+  }
+  [[nodiscard]] piece_counter::recount recount_of_merge(block_index index, owner_id owner, bool idle_too) noexcept;
   void make_free(block_index index, owner_id owner, std::uint64_t epoch, bool idle_too) noexcept;
   [[nodiscard]] block_index cut_out(block_index index, std::uint64_t begin, std::uint64_t bytes);
   [[nodiscard]] block_index cut_from_free(block_index index, std::uint64_t begin, std::uint64_t bytes);
@@ -174,6 +168,7 @@ class heap {
   void count_out_of_use(const block& block) noexcept;
   [[nodiscard]] status validate_beside_idle(owner_id owner) const;
   [[nodiscard]] status validate_segment(segment_index segment, heap_totals* seen) const;
+  [[nodiscard]] status validate_pieces() const;
 
   unsigned classes_;
   block_table blocks_;
@@ -188,6 +183,7 @@ class heap {
   };
 
   heap_totals totals_;
+  piece_counter pieces_{blocks_};
   std::vector<class_totals> by_class_;
   block_index unbacked_ = no_block;
 };

@@ -13,11 +13,13 @@ void heap::enter_unbacked(block_index index) noexcept {
   block& b = blocks_[index];
   b.state = block_state::unbacked;
   b.owner = idle_owner;
+  b.in_region = false;
   b.in_index = index_links{};
   b.in_index.newer = unbacked_;
   if (unbacked_ != no_block) blocks_[unbacked_].in_index.older = index;
   unbacked_ = index;
   totals_.unbacked_bytes += b.bytes;
+  if (b.bytes == segments_[b.segment].bytes) --totals_.segments;
 }
 
 void heap::leave_unbacked(block_index index) noexcept {
@@ -25,6 +27,7 @@ void heap::leave_unbacked(block_index index) noexcept {
   (links.older != no_block ? blocks_[links.older].in_index.newer : unbacked_) = links.newer;
   if (links.newer != no_block) blocks_[links.newer].in_index.older = links.older;
   totals_.unbacked_bytes -= blocks_[index].bytes;
+  if (blocks_[index].bytes == segments_[blocks_[index].segment].bytes) ++totals_.segments;
 }
 
 // Splits `index` and returns the block with exactly these bounds. The parts in front and behind become blocks with the
@@ -85,6 +88,7 @@ block_index heap::commit(block_index index, std::uint64_t begin, std::uint64_t b
 block_index heap::decommit(block_index index, std::uint64_t begin, std::uint64_t bytes) {
   assert(blocks_[index].state == block_state::free && blocks_[index].owner == idle_owner);
   blocks_.make_room(2);
+  const auto counted = recount_of(index, true);
   block_index cut = cut_from_free(index, begin, bytes);
   totals_.segment_bytes -= bytes;
   by_class_[blocks_[cut].segment_class].segment_bytes -= bytes;

@@ -39,9 +39,11 @@ status heap::validate_segment(segment_index segment, heap_totals* seen) const {
         break;
       case block_state::fenced:
         seen->fenced_bytes += b.bytes;
+        ++seen->fenced_blocks;
         break;
       case block_state::leaked:
         seen->leaked_bytes += b.bytes;
+        ++seen->leaked_blocks;
         break;
       case block_state::unbacked:
         seen->unbacked_bytes += b.bytes;
@@ -53,7 +55,30 @@ status heap::validate_segment(segment_index segment, heap_totals* seen) const {
     }
   }
   if (position != seg.begin + seg.bytes) return broken("blocks that do not cover their segment", seg.begin);
-  seen->segment_bytes += seg.bytes - (seen->unbacked_bytes - unbacked_before);
+  const std::uint64_t memory = seg.bytes - (seen->unbacked_bytes - unbacked_before);
+  seen->segment_bytes += memory;
+  if (memory != 0) ++seen->segments;
+  return {};
+}
+
+status heap::validate_pieces() const {
+  piece_totals seen;
+  std::vector<region_totals> regions(owners_.size());
+  for (const heap_segment& segment : segments_) {
+    if (segment.bytes == 0) continue;
+    for (block_index i = segment.first; i != no_block; i = blocks_[i].next) {
+      const block& b = blocks_[i];
+      if (b.in_region && (b.state == block_state::unbacked || b.state == block_state::leaked))
+        return broken("a block without an owner in a region", b.begin);
+      if (b.state == block_state::free && b.in_region != pieces_.is_region(b.owner))
+        return broken("a free block that does not follow its owner's region", b.begin);
+      pieces_.add(i, 1, &seen, &regions[b.owner]);
+    }
+  }
+  if (seen != pieces_.totals()) return broken("pieces that differ from a walk, number", pieces_.totals().pieces);
+  for (owner_id owner = 0; owner < owners_.size(); ++owner) {
+    if (regions[owner] != pieces_.of_region(owner)) return broken("a region that differs from a walk, owner", owner);
+  }
   return {};
 }
 
@@ -109,6 +134,7 @@ status heap::validate() const {
   if (unbacked != seen.unbacked_bytes)
     return broken("unbacked blocks that are in no list, bytes", seen.unbacked_bytes - unbacked);
   if (listed != seen.free_blocks) return broken("free blocks that no index holds, count", seen.free_blocks - listed);
+  if (status ok = validate_pieces(); !ok) return ok;
   if (seen != totals_) return broken("totals that differ from the blocks' sums, live bytes", totals_.live_bytes);
   const std::uint64_t sum =
       seen.live_bytes + seen.cached_bytes + seen.idle_bytes + seen.fenced_bytes + seen.leaked_bytes;

@@ -95,7 +95,7 @@ result<block_index> arena::allocate(arena_lock& lock, pending_request& request) 
     if (i == no_block) return no_block;
   }
   kept.keep();
-  state.blocks.at(i).owner = request.owner;
+  state.blocks.pieces().set_owner(i, request.owner);
   const heap_totals& totals = state.blocks.totals();
   state.counts.peak_blocks = std::max(state.counts.peak_blocks, totals.live_blocks + totals.free_blocks);
   return i;
@@ -124,11 +124,11 @@ owner_id arena::owner_of_free(block_index index, const stream_ref* stream, std::
 
 void arena::transfer_ownership(block_index index, owner_id owner) {
   planning.freed(index, owner);
-  block& b = state.blocks.at(index);
-  if (owner == b.owner) return;
+  const owner_id former = state.blocks.at(index).owner;
+  if (owner == former) return;
   ++state.streams[owner].references;
-  --state.streams[b.owner].references;
-  b.owner = owner;
+  --state.streams[former].references;
+  state.blocks.pieces().set_owner(index, owner);
 }
 
 void arena::free_block(block_index index, owner_id owner) noexcept {

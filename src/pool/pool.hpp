@@ -64,6 +64,7 @@ class pool {
   [[nodiscard]] result<block_info> describe(address pointer) const;
   [[nodiscard]] statistics stats() const;
   [[nodiscard]] std::vector<segment_view> segments() const;
+  [[nodiscard]] piece_statistics pieces() const;
   /// The kept allocations and frees, with the blocks that were live before them. Requires `history_events`. Slow.
   [[nodiscard]] pool_history history() const;
   /// The number of events so far. Requires `history_events`.

@@ -34,9 +34,82 @@ block_view view_of(const arena& pool_arena, block_index index) GPUMEM_UNDER_LOCK
   if (b.owner != idle_owner) {
     const stream_slot& slot = pool_arena.state.streams[b.owner];
     view.stream = slot.stream;
-    if (slot.is_graph && !slot.ended) view.region = slot.key;
+    if (b.in_region) view.region = slot.key;
   }
   return view;
+}
+
+std::vector<segment_view> segments_of(const arena& pool_arena) GPUMEM_UNDER_LOCK {
+  std::vector<segment_view> views;
+  for (const heap_segment& segment : pool_arena.state.blocks.segments()) {
+    if (segment.bytes == 0) continue;
+    segment_view& view = views.emplace_back();
+    view.begin = segment.begin;
+    view.bytes = segment.bytes;
+    view.paged = segment.paged;
+    for (block_index i = segment.first; i != no_block; i = pool_arena.state.blocks.at(i).next)
+      view.blocks.push_back(view_of(pool_arena, i));
+  }
+  std::ranges::sort(views, {}, &segment_view::begin);
+  return views;
+}
+
+// A cached block is split like a free one. Only caches with blocks that may be alone in their pieces are walked.
+piece_statistics pieces_of(const arena& pool_arena) GPUMEM_UNDER_LOCK {
+  const arena_state& state = pool_arena.state;
+  const piece_counter& counter = state.blocks.pieces();
+  const piece_totals& totals = counter.totals();
+  const block_cache::sums cached = state.caches.add_up();
+  piece_statistics s{.pieces = totals.pieces,
+                     .fenced_blocks = totals.fenced_blocks,
+                     .split_blocks = totals.split_blocks + cached.held_blocks,
+                     .split_bytes = totals.split_bytes + cached.held_bytes};
+  if (cached.held_blocks != 0 && totals.undivided_live_blocks != 0) {
+    state.caches.for_each_held([&](slot_index held, std::uint32_t units, owner_id) GPUMEM_UNDER_LOCK {
+      if (!counter.is_undivided(state.caches.pointers().block_of(held))) return;
+      --s.split_blocks;
+      s.split_bytes -= units * block_granularity;
+    });
+  }
+  for (owner_id owner = 1; owner < state.streams.end(); ++owner) {
+    if (!counter.is_region(owner)) continue;
+    const region_totals& region = counter.of_region(owner);
+    s.regions.push_back({state.streams[owner].key, region.bytes, region.live_bytes});
+  }
+  return s;
+}
+
+/// The pieces of a segment, by a walk over its blocks.
+void add_pieces(const segment_view& segment, piece_statistics* counted) {
+  using state = block_view::state;
+  const auto end = segment.blocks.end();
+  for (auto first = segment.blocks.begin(); first != end;) {
+    if (first->is == state::unbacked) {
+      ++first;
+      continue;
+    }
+    const auto next = std::find_if(first, end, [&](const block_view& candidate) {
+      return candidate.is == state::unbacked || candidate.region != first->region;
+    });
+    ++counted->pieces;
+    const bool divided = next - first > 1;
+    for (; first != next; ++first) {
+      if (first->is == state::fenced) ++counted->fenced_blocks;
+      if (first->is == state::live || first->is == state::fenced || !divided) continue;
+      ++counted->split_blocks;
+      counted->split_bytes += first->bytes;
+    }
+  }
+}
+
+status compare_pieces(const std::string& pool, const piece_statistics& counted, const piece_statistics& seen) {
+  const auto figures = [](const piece_statistics& listed) {
+    return fmt::format("{} pieces, {} fenced, {} split blocks of {} bytes", listed.pieces, listed.fenced_blocks,
+                       listed.split_blocks, listed.split_bytes);
+  };
+  if (figures(counted) == figures(seen)) return {};
+  return {errc::corrupt,
+          fmt::format("pool {}: {} are counted, and the segments have {}", pool, figures(counted), figures(seen))};
 }
 
 /// Calls `each(index)` for every block.
@@ -79,12 +152,7 @@ statistics arena::figures() const {
                       state.pages.map().metadata_bytes() + planning.metadata_bytes() + cached.metadata_bytes;
   s.live_blocks = t.live_blocks - cached.held_blocks;
   s.free_blocks = t.free_blocks + state.uses.waiting().size();
-  for (const heap_segment& each : state.blocks.segments()) {
-    if (each.bytes == 0) continue;
-    const block& first = state.blocks.at(each.first);
-    const bool only_addresses = first.state == block_state::unbacked && first.bytes == each.bytes;
-    s.segments += only_addresses ? 0U : 1U;
-  }
+  s.segments = t.segments;
   s.streams = state.streams.in_use();
   s.fences = state.streams.fences_recorded();
   return s;
@@ -110,6 +178,9 @@ status arena::check() const {
   }
   if (status ok = check_references(); !ok) return ok;
   if (status ok = check_blocks(s); !ok) return ok;
+  piece_statistics seen;
+  for (const segment_view& segment : segments_of(*this)) add_pieces(segment, &seen);
+  if (status ok = compare_pieces(state.config.name, pieces_of(*this), seen); !ok) return ok;
   return check_caches();
 }
 
@@ -218,18 +289,13 @@ statistics pool::stats() const {
 std::vector<segment_view> pool::segments() const {
   const arena_lock lock{state_.mutex};
   const auto stopped = state_.caches.stop();
-  std::vector<segment_view> views;
-  for (const heap_segment& segment : state_.blocks.segments()) {
-    if (segment.bytes == 0) continue;
-    segment_view& view = views.emplace_back();
-    view.begin = segment.begin;
-    view.bytes = segment.bytes;
-    view.paged = segment.paged;
-    for (block_index i = segment.first; i != no_block; i = state_.blocks.at(i).next)
-      view.blocks.push_back(view_of(*arena_, i));
-  }
-  std::ranges::sort(views, {}, &segment_view::begin);
-  return views;
+  return segments_of(*arena_);
+}
+
+piece_statistics pool::pieces() const {
+  const arena_lock lock{state_.mutex};
+  const auto stopped = state_.caches.stop();
+  return pieces_of(*arena_);
 }
 
 pool_history pool::history() const {

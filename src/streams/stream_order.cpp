@@ -157,6 +157,7 @@ owner_id stream_order::add_graph(const stream_slot& origin) {
   owner_id& found_by_number = graphs_[next_graph_];
   const owner_id g = found_by_number = take_slot();  // `origin` may have moved
   stream_slot& graph = slots_[g];
+  heap_.pieces().begin_region(g);
   graph.is_graph = true;
   graph.key = next_graph_++;
   graph.stream = stream;
@@ -225,6 +226,7 @@ status stream_order::graph_gone(std::uint64_t graph) {
 
 void stream_order::release_graph(owner_id graph) {
   slots_[graph].ended = true;
+  heap_.pieces().end_region(graph, heap_.oldest_free(graph));
   watch(graph);
   slots_[graph].dirty = true;  // its latest run may be in flight on any stream
   if (!fences_may_spoil()) fence_behind(graph);

@@ -165,6 +165,10 @@ static void null_pointers(void) {
   EXPECT_REFUSED(gpumem_check_setting("limit", "much"), GPUMEM_BAD_SETTING, "much");
   EXPECT_REFUSED(gpumem_check_setting("polcy", "growth"), GPUMEM_BAD_SETTING, "polcy=growth: unknown option");
   EXPECT(gpumem_check_setting("limit", "80%") == GPUMEM_OK);
+  EXPECT_REFUSED(gpumem_set_default(NULL, "1"), GPUMEM_INVALID_ARGUMENT, "the name is null");
+  EXPECT_REFUSED(gpumem_set_default("polcy", "growth"), GPUMEM_BAD_SETTING, "polcy=growth: unknown option");
+  EXPECT(gpumem_set_default("limit", "80%") == GPUMEM_OK);
+  EXPECT(gpumem_set_default("limit", NULL) == GPUMEM_OK);
   EXPECT(gpumem_check_environment() == GPUMEM_OK);
   setenv("GPUMEM_POLICY", "bogus", 1);
   EXPECT_REFUSED(gpumem_check_environment(), GPUMEM_BAD_SETTING, "GPUMEM_POLICY=bogus: policy 'bogus' is unknown");

@@ -167,6 +167,28 @@ except ValueError as wrong:
     print(wrong, flush=True)
 os._exit(0)
 """
+# torch calls no backend: nothing can enable gpumem, nor say that it is not.
+NOT_CALLED = """
+assert gpumem.torch.how() is None
+"""
+# What only a GPU can refuse.
+REFUSED_BY_THE_GPU = """
+gpumem.torch.enable(limit=os.environ["LADDER_LIMIT"], devices=os.environ["LADDER_DEVICES"])
+for _ in range(2):
+    try:
+        torch.empty(1, device="cuda")
+        raise SystemExit("served")
+    except RuntimeError as wrong:
+        print(wrong, flush=True)
+os._exit(0)
+"""
+# The choice is the process's own: a child may be another program, or name another policy in code.
+NOT_INHERITED = """
+gpumem.torch.enable()
+torch.empty(1, device="cuda")
+assert "policy=caching" in torch.cuda.memory._snapshot()["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"]
+assert "GPUMEM_POLICY" not in os.environ
+"""
 EXPANDABLE_SEGMENTS = """
 assert gpumem.torch.how() == "allocator"
 torch.empty(1, device="cuda")
@@ -204,6 +226,13 @@ def refusals(folder):
                                                       "GPUMEM_TORCH": "1"},
                                 ["PYTORCH_ALLOC_CONF: expandable_segments:True selects the policy expandable",
                                  "no effect with gpumem: max_split_size_mb"], "gpumem"),
+        "GPUMEM_TORCH=1 where torch loads no backend": (NOT_CALLED, {"GPUMEM_TORCH": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+                                                        [], "native"),
+        "a limit above the GPU's memory": (REFUSED_BY_THE_GPU, {"LADDER_LIMIT": "9999GiB", "LADDER_DEVICES": "0"},
+                                           2 * ["9999"], None),
+        "a GPU that is not there": (REFUSED_BY_THE_GPU, {"LADDER_LIMIT": "1GiB", "LADDER_DEVICES": "7"},
+                                    2 * ["GPUMEM_DEVICES=7: card 7 does not exist"], None),
+        "a policy where none is named": (NOT_INHERITED, {}, [], "gpumem"),
         "a compiler that makes nothing": (NOTHING_COMPILED, {"CXX": shutil.which("true"), "XDG_CACHE_HOME":
                                                              os.path.join(folder, "nothing")}, ["does not load"], "native"),
         "GPUMEM_TORCH=yes": ("", {"GPUMEM_TORCH": "yes"}, ["GPUMEM_TORCH=yes: expected 0 or 1"], None),
@@ -218,9 +247,8 @@ def enabling_refused():
     torch.cuda.empty_cache()  # the processes below share the simulated card
     with tempfile.TemporaryDirectory() as folder:
         cases, running = refusals(folder), {}
-        inherited = {name: value for name, value in os.environ.items() if name != "GPUMEM_POLICY"}  # set by enabling here
         for name, (code, changed, _, _) in cases.items():
-            environment = {**inherited, "GPUMEM_TORCH": "0", "PYTHONWARNINGS": "always", **changed}
+            environment = {**os.environ, "GPUMEM_TORCH": "0", "PYTHONWARNINGS": "always", **changed}
             running[name] = subprocess.Popen([sys.executable, "-c", BEGIN + code + END], env=environment, text=True,
                                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for name, (_, _, words, backend) in cases.items():

@@ -67,7 +67,7 @@ def enable(*, fallback=True, **settings):
     if torch.cuda.is_initialized():
         raise RuntimeError(IN_USE)
     chosen, line = _settings.translate(os.environ, settings)
-    with _native.settings({**settings, **chosen}):
+    with _native.settings(settings), _native.defaults(chosen):
         _how = _enable(torch, fallback)
     if line:
         warnings.warn(line, stacklevel=2)

@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -120,6 +121,26 @@ TEST_F(DefaultAllocator, FirstUseUnderAnotherPolicyTakesNothingElsewhere) {
   const auto all = default_allocator();
   (*all)->deallocate((*all)->allocate(1000, {}, 1));
   EXPECT_THAT(reserved_of(**all), ElementsAre(0, Gt(0), 0));
+}
+
+TEST_F(DefaultAllocator, TakesOptionsThatTheEnvironmentLeavesOpen) {
+  EXPECT_THAT(set_default_option("policy_of", "caching").message(), HasSubstr("policy_of"));
+  ASSERT_TRUE(set_default_option("policy", "caching").ok());
+  ASSERT_TRUE(set_default_option("limit", "64MiB").ok());
+  set("GPUMEM_LIMIT", "128MiB");
+  const auto all = default_allocator();
+  ASSERT_TRUE(all.ok()) << all.why().message();
+  EXPECT_EQ((*all)->devices()[0].policy, "caching");
+  EXPECT_EQ((*all)->devices()[0].limit_bytes, 128 * mib) << "the environment wins";
+  EXPECT_EQ(::getenv("GPUMEM_POLICY"), nullptr) << "children inherit nothing";
+}
+
+TEST_F(DefaultAllocator, TakesNoOptionThatWasTakenBack) {
+  ASSERT_TRUE(set_default_option("policy", "caching").ok());
+  ASSERT_TRUE(set_default_option("policy", std::nullopt).ok());
+  const auto all = default_allocator();
+  ASSERT_TRUE(all.ok()) << all.why().message();
+  EXPECT_EQ((*all)->devices()[0].policy, "growth");
 }
 
 TEST_F(DefaultAllocator, AnswersGpumemTop) {

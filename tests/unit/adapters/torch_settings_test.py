@@ -8,6 +8,14 @@ from gpumem.torch import _settings
 
 
 DEFAULT = {"policy": "caching"}
+# Those of torch 2.11 and 2.15: c10/core/AllocatorConfig.cpp, c10/cuda/CUDAAllocatorConfig.h.
+KEYS_OF_PYTORCH = (
+    "backend", "expandable_segments", "expandable_segments_reserve", "expandable_segments_reserve_by_class",
+    "garbage_collection_threshold", "graph_capture_record_stream_reuse", "large_segment_size_mb", "max_non_split_rounding_mb",
+    "max_split_size_mb", "per_process_memory_fraction", "pinned_free_catch_all", "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb", "pinned_num_register_threads", "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads", "pinned_use_cuda_host_register", "release_lock_on_cudamalloc",
+    "roundup_power2_divisions", "throw_on_cudamalloc_oom")
 
 
 def translate(text, given=None, variable="PYTORCH_CUDA_ALLOC_CONF", **environment):
@@ -58,6 +66,14 @@ class Translate(unittest.TestCase):
     def test_says_nothing_of_keys_in_force(self):
         self.assertEqual(translate("pinned_use_cuda_host_register:True,per_process_memory_fraction:0.5"),
                          (DEFAULT, ""))
+
+    def test_every_key_of_pytorch_is_in_force_selects_a_policy_or_is_named(self):
+        for key in KEYS_OF_PYTORCH:
+            chosen, line = translate(f"{key}:1")
+            names = line.endswith(f"no effect with gpumem: {key}")
+            in_force = key.startswith("pinned_") or key == "per_process_memory_fraction"
+            self.assertEqual((names, in_force, key == "expandable_segments").count(True), 1, f"{key}: {line}")
+            self.assertEqual(chosen, DEFAULT)
 
     def test_leaves_text_without_keys_to_pytorch(self):
         for text in (",", ":", "[", "expandable_segments", "[a:b", "::::"):

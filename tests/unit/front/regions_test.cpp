@@ -158,6 +158,24 @@ TEST_P(regions, the_view_of_all_segments_is_what_the_statistics_say) {
   ASSERT_TRUE(a->close_region(0, region).ok());
 }
 
+TEST_P(regions, are_counted_while_they_are_open) {
+  const std::uint64_t region = *a->open_region(0, capturing);
+  void* const held = take(region, 4 * mib);
+  void* const freed = take(region, mib);
+  a->deallocate(freed);
+  const piece_statistics open = *a->pieces(0);
+  ASSERT_EQ(open.regions.size(), 1U);
+  EXPECT_EQ(open.regions[0].region, region);
+  EXPECT_EQ(open.regions[0].bytes, bytes_of(region));
+  EXPECT_EQ(open.regions[0].live_bytes, 4 * mib);
+  ASSERT_TRUE(a->close_region(0, region).ok());
+  EXPECT_TRUE(a->pieces(0)->regions.empty());
+  EXPECT_EQ(bytes_of(region), 4 * mib) << "a live block is its region's until it is freed";
+  a->deallocate(held);
+  EXPECT_EQ(bytes_of(region), 0U);
+  EXPECT_EQ(a->pieces(1).code(), errc::wrong_device);
+}
+
 TEST_P(regions, the_peak_of_reserved_bytes_begins_anew_and_what_was_taken_stays) {
   a->deallocate(a->allocate(256 * mib));
   ASSERT_TRUE(a->trim(0).ok());

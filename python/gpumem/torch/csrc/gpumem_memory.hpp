@@ -1,11 +1,8 @@
-// gpumem's memory as PyTorch's pools: a whole GPU for requests outside every pool, or the regions of one pool. Also the
-// limit that this memory shares with memory from other sources.
+// gpumem's memory as PyTorch's pools: a whole GPU for requests outside every pool, or the regions of one pool.
 #pragma once
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-#include <atomic>
 #include <map>
 #include <mutex>
 #include <set>
@@ -66,7 +63,14 @@ class gpumem_memory final : public memory_source {
     const std::lock_guard lock{mutex_};
     for (const auto& [unused, region] : regions_) map.pool_of_region[region] = pool;
   }
-  [[nodiscard]] std::uint64_t changes() const noexcept override { return changes_; }
+  void count(memory_totals& totals, const pool_id& pool) const override {
+    if (!of_pool_) return count_all(totals);
+    const std::lock_guard lock{mutex_};
+    for (const auto& [unused, region] : regions_) {
+      const auto found = totals.regions.find(region);
+      if (found != totals.regions.end()) totals.add_pool(pool, found->second.bytes, found->second.live_bytes);
+    }
+  }
   /// Closes the regions of a pool that have idle memory: their idle memory then serves every request, and live blocks
   /// follow when they are freed. Later requests of the pool open new regions.
   bool give_back() override {
@@ -86,7 +90,6 @@ class gpumem_memory final : public memory_source {
         if (with_idle_blocks.contains(each->second)) closing.insert(regions_.extract(each));
         each = next;
       }
-      ++changes_;
     }
     bool any = false;
     for (const auto& [unused, region] : closing) any = memory().close_region(logical_, region).ok() || any;
@@ -98,13 +101,21 @@ class gpumem_memory final : public memory_source {
     {
       const std::lock_guard lock{mutex_};
       closing.swap(regions_);
-      ++changes_;
     }
     for (const auto& [unused, region] : closing) static_cast<void>(memory().close_region(logical_, region));
   }
   [[nodiscard]] bool is_empty() const noexcept override { return true; }
 
  private:
+  void count_all(memory_totals& totals) const {
+    const gpumem::result<gpumem::piece_statistics> counted = memory().pieces(logical_);
+    TORCH_CHECK(counted.ok(), "gpumem: ", counted.why().message());
+    totals.pieces += counted->pieces;
+    totals.fenced += counted->fenced_blocks;
+    totals.split += counted->split_blocks;
+    totals.split_bytes += counted->split_bytes;
+    for (const auto& each : counted->regions) totals.regions.emplace(each.region, each);
+  }
   /// A cache may return a block of that size at another address; a larger alignment bypasses it.
   static gpumem::result<void*> allocate_exact(gpumem::request request) {
     gpumem::result<void*> got = memory().try_allocate(request);
@@ -123,7 +134,6 @@ class gpumem_memory final : public memory_source {
     if (region != 0) return region;
     const gpumem::result<std::uint64_t> opened = memory().open_region(logical_, {asked.stream});
     TORCH_CHECK(opened.ok(), "gpumem: ", opened.why().message());
-    ++changes_;
     return region = *opened;
   }
 
@@ -131,59 +141,4 @@ class gpumem_memory final : public memory_source {
   const bool of_pool_;
   mutable std::mutex mutex_;
   std::map<std::pair<cudaStream_t, bool>, std::uint64_t> regions_;
-  std::atomic<std::uint64_t> changes_ = 0;
-};
-
-/// The limit of one GPU. gpumem's own limit is what remains beside memory from other sources.
-class shared_limit {
- public:
-  void open(int logical, std::uint64_t limit) {
-    logical_ = logical;
-    limit_ = at_start_ = limit;
-  }
-  [[nodiscard]] std::uint64_t at_start() const noexcept { return at_start_; }
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return limit_; }
-  /// Bytes reserved for memory from other sources.
-  [[nodiscard]] std::uint64_t reserved() const noexcept { return reserved_; }
-
-  void set(std::uint64_t limit) {
-    const std::lock_guard lock{mutex_};
-    const gpumem::result<gpumem::limit_result> applied = apply(limit, reserved_);
-    TORCH_CHECK(applied.ok(), "gpumem: ", applied.why().message());
-    limit_ = limit;
-  }
-  /// False if the bytes do not fit beside gpumem's memory. `gives_back` allows returning idle segments first, which
-  /// calls the driver: pass false within a capture, because gpumem learns of a capture only by its first request.
-  bool reserve(std::uint64_t bytes, bool gives_back) {
-    const std::lock_guard lock{mutex_};
-    const std::uint64_t wanted = reserved_ + bytes;
-    if (wanted > limit_) return false;
-    if (!gives_back) {
-      const gpumem::result<gpumem::statistics> statistics = memory().stats(logical_);
-      if (!statistics || statistics->reserved_bytes + wanted > limit_) return false;
-    }
-    const gpumem::result<gpumem::limit_result> applied = apply(limit_, wanted);
-    if (applied && applied->reserved_bytes + wanted <= limit_) {
-      reserved_ = wanted;
-      return true;
-    }
-    static_cast<void>(apply(limit_, reserved_));
-    return false;
-  }
-  void release(std::uint64_t bytes) noexcept {
-    const std::lock_guard lock{mutex_};
-    reserved_ -= bytes;
-    static_cast<void>(apply(limit_, reserved_));
-  }
-
- private:
-  gpumem::result<gpumem::limit_result> apply(std::uint64_t limit, std::uint64_t reserved) const {
-    return memory().set_limit(logical_, std::max<std::uint64_t>(1, limit - std::min(limit, reserved)));
-  }
-
-  int logical_ = -1;
-  std::uint64_t at_start_ = 0;
-  std::atomic<std::uint64_t> limit_ = 0;
-  std::atomic<std::uint64_t> reserved_ = 0;
-  std::mutex mutex_;  // serializes changes
 };

@@ -54,6 +54,22 @@ struct memory_map {
   std::vector<own_segment> own;
 };
 
+/// Figures of a GPU's memory, counted without a walk over its blocks.
+struct memory_totals {
+  std::size_t pieces = 0;
+  std::size_t fenced = 0, fenced_bytes = 0;
+  std::size_t split = 0, split_bytes = 0;  ///< inactive, in pieces with other blocks
+  std::size_t pool_bytes = 0, pool_live_bytes = 0;
+  std::map<pool_id, std::size_t> bytes_by_pool{};
+  std::map<std::uint64_t, gpumem::piece_statistics::region_bytes> regions{};  ///< of gpumem
+
+  void add_pool(const pool_id& pool, std::size_t bytes, std::size_t live_bytes) {
+    bytes_by_pool[pool] += bytes;
+    pool_bytes += bytes;
+    pool_live_bytes += live_bytes;
+  }
+};
+
 class memory_source {
  public:
   memory_source() = default;
@@ -72,8 +88,8 @@ class memory_source {
   /// Returns the segment that contains the address. Throws if there is none.
   [[nodiscard]] virtual segment_range segment_around(const void* ptr) const = 0;
   virtual void describe(memory_map& map, const pool_id& pool) const = 0;
-  /// Grows with each change of what `describe` shows, apart from gpumem's blocks, which gpumem counts itself.
-  [[nodiscard]] virtual std::uint64_t changes() const noexcept = 0;
+  /// Adds what `describe` shows. gpumem's memory of the whole GPU comes before that of its pools.
+  virtual void count(memory_totals& totals, const pool_id& pool) const = 0;
   /// Returns idle memory: to the other requests of the GPU, or to its allocator. True if there was any. Requires that
   /// no capture is open and that no graph may write the memory.
   virtual bool give_back() = 0;

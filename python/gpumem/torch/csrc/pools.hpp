@@ -6,16 +6,16 @@
 // to
 //    requests outside every pool and capture.
 // 3. A pool without users ends: its idle memory serves all requests, or returns to the pool's allocator.
+//
+// The caller locks. This file does not include torch.
 #pragma once
-
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,13 +35,9 @@ struct private_pool {
   std::set<std::thread::id> released_by{};
 };
 
-/// Whether this version of torch reports the begin of captures. Its graphs then hold a use of each pool that they
-/// wrote.
-template <typename Allocator>
-concept tells_captures = requires(Allocator& a) {
-  a.markCaptureBegin(c10::DeviceIndex{0});
-};
-inline constexpr bool captures_are_told = tells_captures<c10::cuda::CUDACachingAllocator::CUDAAllocator>;
+/// Whether this version of torch tells the allocator of the begin of captures. Its graphs then hold a use of each pool
+/// that they wrote.
+enum class capture_news : bool { not_told, told };
 
 class pool_table {
   struct route {
@@ -54,28 +50,27 @@ class pool_table {
  public:
   using ended_pool = std::pair<pool_id, private_pool>;
 
+  explicit pool_table(capture_news captures) : captures_are_told_{captures == capture_news::told} {}
+
   private_pool* find(const pool_id& id) {
     const auto found = pools_.find(id);
     return found != pools_.end() ? &found->second : nullptr;
   }
-  private_pool& operator[](const pool_id& id) {
-    ++set_changes_;
-    return pools_[id];
-  }
+  private_pool& operator[](const pool_id& id) { return pools_[id]; }
   [[nodiscard]] auto begin() { return pools_.begin(); }
   [[nodiscard]] auto end() { return pools_.end(); }
 
   // --- which requests go to a pool ------------------------------------------------------------------------------
   void begin_route(const pool_id& id, std::function<bool(cudaStream_t)> filter) {
-    for (const route& each : routes_) {
-      TORCH_CHECK(each.pool != id, "beginAllocateToPool: already recording to mempool_id");
+    if (std::ranges::find(routes_, id, &route::pool) != routes_.end()) {
+      throw std::runtime_error{"beginAllocateToPool: already recording to mempool_id"};
     }
     routes_.push_back({id, std::move(filter)});
     ++pools_[id].uses;
   }
   void end_route(const pool_id& id) {
     const auto found = std::ranges::find(routes_, id, &route::pool);
-    TORCH_CHECK(found != routes_.end(), "endAllocatePool: not currently recording to mempool_id");
+    if (found == routes_.end()) throw std::runtime_error{"endAllocatePool: not currently recording to mempool_id"};
     routes_.erase(found);
   }
   /// Returns the innermost pool for this thread's requests on the stream.
@@ -102,15 +97,15 @@ class pool_table {
   }
   /// True if PyTorch may have an open capture on the GPU.
   [[nodiscard]] bool may_capture() const {
-    return !std::ranges::all_of(routes_,
-                                [](const route& each) { return captures_are_told ? !each.captures : each.is_plain; });
+    return !std::ranges::all_of(
+        routes_, [this](const route& each) { return captures_are_told_ ? !each.captures : each.is_plain; });
   }
 
   // --- when memory leaves a pool --------------------------------------------------------------------------------
   [[nodiscard]] bool may_be_written_by_graph(const pool_id& id, const private_pool& pool) const {
     if (!pool.is_mem_pool) return true;  // the pool belongs to graphs only
     if (!pool.captured) return false;
-    if (!captures_are_told) return true;
+    if (!captures_are_told_) return true;
     const auto is_other = [](std::thread::id each) { return each != std::this_thread::get_id(); };
     if (std::ranges::any_of(pool.released_by, is_other)) return true;
     const auto entered =
@@ -144,7 +139,6 @@ class pool_table {
   }
   void forget_empty() {
     std::erase_if(ended_, [](const ended_pool& each) { return each.second.source->is_empty(); });
-    ++set_changes_;
   }
   /// Removes a pool without uses from the table; null if it has uses or does not exist.
   std::shared_ptr<memory_source> end_pool(const pool_id& id) {
@@ -153,7 +147,6 @@ class pool_table {
     if (found->second.is_own) ended_.emplace_back(id, found->second);
     std::shared_ptr<memory_source> source = std::move(found->second.source);
     pools_.erase(found);
-    ++set_changes_;
     return source;
   }
 
@@ -166,16 +159,8 @@ class pool_table {
     return entries;
   }
 
-  /// Changes of the set of sources, and of the sources themselves: the same pair means the same memory. A new source
-  /// is empty until its first change.
-  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> changes() const {
-    std::uint64_t of_sources = 0;
-    for (const auto& [unused, source] : sources()) of_sources += source->changes();
-    return {set_changes_, of_sources};
-  }
-
  private:
-  std::uint64_t set_changes_ = 0;
+  const bool captures_are_told_;
   std::map<pool_id, private_pool> pools_;
   std::vector<ended_pool> ended_;
   std::vector<route> routes_;

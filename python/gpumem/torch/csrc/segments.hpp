@@ -1,8 +1,6 @@
 // gpumem's segments on one GPU, as the segment observer reports them: their order and the request behind each. Also the
-// current request, which the observer finds by the thread.
+// current request, which the observer finds by the thread. This file does not include torch.
 #pragma once
-
-#include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
 #include <exception>
@@ -15,6 +13,9 @@
 
 #include "memory_source.hpp"
 
+namespace c10 {
+struct GatheredContext;
+}
 using context_ptr = std::shared_ptr<c10::GatheredContext>;
 
 /// The request or call that adds or removes segments in this thread, for the lifetime of the object.
