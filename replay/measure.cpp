@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <utility>
 
 #include "baseline_allocator.hpp"
 #include "cuda_replay_device.hpp"
@@ -82,6 +84,25 @@ replay_plan cuda_plan_for(const trace& recorded, const policy_row& row, const re
   return plan;
 }
 
+/// Reads the counters of a simulated device in the middle of a replay, and subtracts them at the end.
+class half_meter {
+ public:
+  using counters = std::optional<half_figures>;
+  half_meter(replay_plan& plan, std::function<counters()> read) : read_{std::move(read)} {
+    plan.at_half = [this] { middle_ = read_(); };
+  }
+  [[nodiscard]] counters second_half() const {
+    const counters end = middle_ ? read_() : std::nullopt;
+    if (!end) return end;
+    return half_figures{.memory_calls = end->memory_calls - middle_->memory_calls,
+                        .in_device_calls_ns = end->in_device_calls_ns - middle_->in_device_calls_ns};
+  }
+
+ private:
+  std::function<counters()> read_;
+  counters middle_;
+};
+
 /// Sums the pools' statistics, because on a GPU only the allocator counts its memory.
 page_figures pages_of(const allocator& memory) {
   page_figures sum;
@@ -99,7 +120,13 @@ result<compare_figures> measure_checked_on_cuda(const trace& recorded, const pol
   auto under_test = open_cuda_rig(row, setup, true);
   if (!under_test) return under_test.why();
   cuda_replay_device& replay_device = *under_test->replay_device;
-  const replay_plan plan = cuda_plan_for(recorded, row, setup);
+  replay_plan plan = cuda_plan_for(recorded, row, setup);
+  const half_meter meter{plan, [&]() -> half_meter::counters {
+                           const auto calls = replay_device.device_calls();
+                           const auto ns = replay_device.in_calls_ns();
+                           if (!calls || !ns) return std::nullopt;
+                           return half_figures{.memory_calls = memory_calls_of(*calls), .in_device_calls_ns = *ns};
+                         }};
   const auto outcome = replay_checked(plan, *under_test->memory, replay_device);
   if (!outcome) return outcome.why();
   compare_figures figures{.outcome = *outcome,
@@ -111,6 +138,7 @@ result<compare_figures> measure_checked_on_cuda(const trace& recorded, const pol
                           .prefix_ops = {},
                           .host_ns_per_op = {}};
   if (!figures.calls && under_test->gpu != nullptr) figures.calls = under_test->gpu->calls();
+  figures.second_half = meter.second_half();
   if (row.baseline.empty()) figures.pages = pages_of(*under_test->memory);
   if (plan.most_ops < recorded.ops.size()) figures.prefix_ops = plan.most_ops;
   return figures;
@@ -151,12 +179,30 @@ double compare_figures::utilization() const noexcept {
   return static_cast<double>(outcome.peak_live_bytes) / static_cast<double>(peak_reserved_bytes);
 }
 
+std::uint64_t compare_figures::waste_bytes() const noexcept {
+  return peak_reserved_bytes - std::min(peak_reserved_bytes, outcome.peak_live_bytes);
+}
+
+std::uint64_t memory_calls_of(const call_counts& calls) noexcept {
+  std::uint64_t sum = 0;
+  for (const device_call kind :
+       {device_call::alloc, device_call::free, device_call::map, device_call::unmap, device_call::synchronize}) {
+    sum += calls[static_cast<std::size_t>(kind)];
+  }
+  return sum;
+}
+
 result<compare_figures> measure_checked(const trace& recorded, const policy_row& row, const replay_setup& setup) {
   if (on_cuda(row, setup)) return measure_checked_on_cuda(recorded, row, setup);
   auto under_test = open_rig(setup.device, row.config);
   if (!under_test) return under_test.why();
   sim_device& simulated = *under_test->gpu;
-  const auto outcome = replay_checked(plan_for(recorded, row, setup), *under_test->memory, simulated);
+  replay_plan plan = plan_for(recorded, row, setup);
+  const half_meter meter{plan, [&]() -> half_meter::counters {
+                           return half_figures{.memory_calls = memory_calls_of(simulated.calls()),
+                                               .in_device_calls_ns = simulated.in_calls_ns()};
+                         }};
+  const auto outcome = replay_checked(plan, *under_test->memory, simulated);
   if (!outcome) return outcome.why();
   return compare_figures{
       .outcome = *outcome,
@@ -166,7 +212,8 @@ result<compare_figures> measure_checked(const trace& recorded, const policy_row&
       .calls = simulated.calls(),
       .pages = page_figures{.mapped = simulated.mapped_pages(), .remapped = simulated.remapped_pages()},
       .prefix_ops = {},
-      .host_ns_per_op = {}};
+      .host_ns_per_op = {},
+      .second_half = meter.second_half()};
 }
 
 result<std::optional<double>> measure_pass(const trace& recorded, const policy_row& row, const replay_setup& setup) {

@@ -54,6 +54,15 @@ struct page_figures {
   std::uint64_t remapped = 0;
 };
 
+/// The cost of a replay from its middle on, when a program that repeats steps has warmed up.
+struct half_figures {
+  std::uint64_t memory_calls = 0;  ///< see `memory_calls_of`
+  std::uint64_t in_device_calls_ns = 0;
+};
+
+/// The calls that take, return, map or unmap memory, or wait for the whole device.
+std::uint64_t memory_calls_of(const call_counts& calls) noexcept;
+
 struct compare_figures {
   replay_outcome outcome;                           ///< of the checked pass
   std::uint64_t peak_reserved_bytes = 0;            ///< on the device, sum over all pools
@@ -64,7 +73,10 @@ struct compare_figures {
   std::optional<std::size_t> prefix_ops;            ///< the number of operations replayed, if not the whole trace
   std::optional<double> host_ns_per_op;             ///< real time; empty if no operation succeeded
   std::optional<double> loop_ns_per_op{};           ///< real time of `measure_loop`; only if peers are among the rows
+  std::optional<half_figures> second_half{};        ///< none on a GPU, for peers, and if memory ran out before
   [[nodiscard]] double utilization() const noexcept;
+  /// Reserved memory beyond the peak of live memory.
+  [[nodiscard]] std::uint64_t waste_bytes() const noexcept;
 };
 
 /// Whether the row can be opened on CUDA streams; the error names the row.

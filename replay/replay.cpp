@@ -68,6 +68,7 @@ class replay_run {
     const std::uint64_t begin_ns = time_ns(clock);
     status went;
     for (std::size_t step = 0; step < steps && !outcome_.oom && went.ok(); ++step) {
+      if (step == steps / 2 && plan_.at_half) plan_.at_half();
       for (tenant& each : tenants_) {
         const std::size_t index = step - each.first_step;  // wraps before the tenant starts
         if (index >= ops) continue;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "gpumem/allocator.hpp"
@@ -30,6 +31,7 @@ struct replay_plan {
   std::uint64_t lag_ns = 1'000'000;
   std::size_t most_ops = SIZE_MAX;  ///< operations of the trace to replay; the rest is left out
   std::size_t trim_every = 0;       ///< trims idle segments after this many operations; 0: never
+  std::function<void()> at_half{};  ///< called in the middle of the replay; may be empty
   memory_log* log = nullptr;        ///< receives every block of a checked replay; may be null
 };
 

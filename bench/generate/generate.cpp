@@ -13,6 +13,7 @@
 #include "network.hpp"
 #include "output_file.hpp"
 #include "parallel.hpp"
+#include "patterns.hpp"
 #include "print_error.hpp"
 #include "progress.hpp"
 #include "text.hpp"
@@ -82,8 +83,16 @@ trace generate_trace(std::uint64_t seed, std::uint64_t number, std::uint64_t ops
   return made;
 }
 
+trace generate_pattern(std::uint64_t seed, std::uint64_t number, std::uint64_t ops) {
+  random_numbers random{seed * 0x9e3779b97f4a7c15 + number};
+  trace made = draw_pattern(ops, random);
+  made.name = numbered(made.name, number);
+  return made;
+}
+
 status generate(const generate_options& options) {
-  const auto recordings = load_recordings(options.recordings);
+  const result<std::vector<trace>> recordings =
+      options.patterns ? std::vector<trace>{} : load_recordings(options.recordings);
   if (!recordings) return recordings.why();
   std::error_code why;
   std::filesystem::create_directories(options.folder, why);
@@ -91,7 +100,8 @@ status generate(const generate_options& options) {
     return {errc::bad_setting, fmt::format("{}: cannot be made: {}", printable(options.folder, 4096), why.message())};
   progress bar{options.count, options.quiet};
   return run_parallel(options.count, options.jobs, [&](std::size_t index) -> status {
-    const trace made = generate_trace(options.seed, index + 1, options.ops, *recordings);
+    const trace made = options.patterns ? generate_pattern(options.seed, index + 1, options.ops)
+                                        : generate_trace(options.seed, index + 1, options.ops, *recordings);
     if (status written = write_trace(fmt::format("{}/{}{}", options.folder, made.name, options.ending), made);
         !written) {
       return written;
@@ -113,6 +123,10 @@ void add_generate_options(CLI::App& app, generate_options& options) {
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{100'000'000}));
   app.add_option("--from", options.recordings, "recordings to vary: files and folders (the bundled traces)")
       ->type_name("F");
+  app.add_flag(
+      "--patterns", options.patterns,
+      "programs whose sizes change: scratch blocks, large tensors among small ones, replaced layers, adapters, "
+      "image sizes");
   app.add_option("--format", options.ending, "gmtrace or csv.gz")
       ->check(CLI::IsMember({"gmtrace", "csv.gz", ".gmtrace"}));
   app.add_option("-j,--jobs", options.jobs, "at once (as many as there are cores)")->check(CLI::Range(1U, 1024U));

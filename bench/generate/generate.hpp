@@ -22,6 +22,7 @@ struct generate_options {
   std::uint64_t seed = 1;
   std::uint64_t ops = 4000;             ///< operations in each trace, approximately
   std::vector<std::string> recordings;  ///< files and folders; empty: the bundled traces
+  bool patterns = false;                ///< the patterns of patterns.cpp instead of networks, recordings and serving
   std::string ending = ".gmtrace";      ///< or `.csv.gz`
   unsigned jobs = 1;
   bool quiet = false;
@@ -30,6 +31,9 @@ struct generate_options {
 /// Generates trace `number` with its name, such as `transformer-00012-h1024x24-b8-s512-adam-tensor4`. Depends only on
 /// the seed, the number, `ops` and the recordings.
 trace generate_trace(std::uint64_t seed, std::uint64_t number, std::uint64_t ops, const std::vector<trace>& recordings);
+
+/// Generates trace `number` of the patterns, with its name.
+trace generate_pattern(std::uint64_t seed, std::uint64_t number, std::uint64_t ops);
 
 /// Generates all traces, each written whole or not at all. Replaces existing files of the same names.
 status generate(const generate_options& options);

@@ -94,6 +94,11 @@ void clear_figures(json& row) {
   }
 }
 
+json half_of(const std::optional<half_figures>& half) {
+  return {{"device_calls", half ? json(half->memory_calls) : json(nullptr)},
+          {"modelled_device_ms", half ? json(static_cast<double>(half->in_device_calls_ns) / 1e6) : json(nullptr)}};
+}
+
 /// The version of the row's package; null unless the allocator is from another package.
 json version_of(const policy_row& row) { return row.version.empty() ? json(nullptr) : json(row.version); }
 
@@ -111,6 +116,7 @@ json compare_row(const compare_result& each, const replay_setup& setup) {
            {"ops", each.recorded->ops.size() * each.row->tenants},
            {"peak_live_bytes", outcome.peak_live_bytes},
            {"peak_reserved_bytes", figures.peak_reserved_bytes},
+           {"waste_bytes", figures.waste_bytes()},
            {"utilization", figures.utilization()},
            {"fit_utilization", each.fit ? or_null(each.fit->utilization()) : json(nullptr)},
            {"device_calls", call_figures(figures.calls)},
@@ -125,6 +131,7 @@ json compare_row(const compare_result& each, const replay_setup& setup) {
            {"version", version_of(*each.row)},
            {"modelled_device_ms",
             figures.in_device_calls_ns ? json(static_cast<double>(*figures.in_device_calls_ns) / 1e6) : json(nullptr)},
+           {"second_half", half_of(figures.second_half)},
            {"oom", outcome.oom},
            {"oom_at_op", outcome.oom ? json(outcome.ops) : json(nullptr)},
            {"oom_cause", outcome.oom ? json(to_string(outcome.cause)) : json(nullptr)}};

@@ -63,13 +63,13 @@ std::string percent(double share) { return fmt::format("{:.1f}%", share * 100); 
 
 std::string memory_calls(const std::optional<call_counts>& known) {
   if (!known) return "-";
-  const call_counts& calls = *known;
-  std::uint64_t sum = 0;
-  for (const device_call kind :
-       {device_call::alloc, device_call::free, device_call::map, device_call::unmap, device_call::synchronize}) {
-    sum += calls[static_cast<std::size_t>(kind)];
-  }
-  return fmt::format("{}", sum);
+  return fmt::format("{}", memory_calls_of(*known));
+}
+
+/// Calls and modelled milliseconds from the middle of the replay on.
+std::string second_half(const std::optional<half_figures>& half) {
+  if (!half) return "-";
+  return fmt::format("{} {:.2f}", half->memory_calls, static_cast<double>(half->in_device_calls_ns) / 1e6);
 }
 
 /// Million operations a second of `growth` over all traces, and the slowest trace.
@@ -176,8 +176,9 @@ std::string device_line(const replay_setup& setup) {
 std::string compare_table(const std::vector<compare_result>& results, const replay_setup& setup) {
   const bool loop =
       std::any_of(results.begin(), results.end(), [](const auto& each) { return !each.row->peer.empty(); });
-  cells header{"policy",      "peak live", "peak reserved", "utilization", "fit",          "device calls",
-               "modelled ms", "ext. frag", "int. frag",     "hazards",     "replay ns/op", "oom"};
+  cells header{"policy",       "peak live",   "peak reserved",      "waste MiB", "utilization", "fit",
+               "device calls", "modelled ms", "2nd half: calls ms", "ext. frag", "int. frag",   "hazards",
+               "replay ns/op", "oom"};
   if (loop) header.insert(header.end() - 1, "loop ns/op");
   grouped_table table{header};
   for (const compare_result& each : results) {
@@ -193,10 +194,12 @@ std::string compare_table(const std::vector<compare_result>& results, const repl
     cells row{each.row->text,
               format_bytes(outcome.peak_live_bytes),
               format_bytes(figures.peak_reserved_bytes),
+              fmt::format("{:.1f}", static_cast<double>(figures.waste_bytes()) / (1 << 20)),
               fixed(figures.utilization(), 3),
               fixed(each.fit ? each.fit->utilization() : std::nullopt, 3),
               memory_calls(figures.calls),
               fixed(modelled_ms(figures), 2),
+              second_half(figures.second_half),
               each.row->baseline.empty() ? percent(outcome.at_peak.external) : "-",
               percent(outcome.at_peak.internal),
               figures.hazards ? fmt::format("{}", *figures.hazards) : "-",

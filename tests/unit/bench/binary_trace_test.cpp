@@ -292,6 +292,18 @@ TEST(generate, depends_on_the_seed_and_the_number_alone) {
             generate_trace(8, 1, 500, from).name + generate_trace(8, 2, 500, from).name);
 }
 
+TEST(generate, draws_every_pattern_and_repeats_it_from_its_seed) {
+  std::set<std::string> seen;
+  for (std::uint64_t number = 1; number <= 60; ++number) {
+    const trace once = generate_pattern(7, number, 500);
+    expect_same(once, generate_pattern(7, number, 500));
+    EXPECT_GE(once.ops.size(), 500U) << once.name;
+    EXPECT_LE(once.peak_live_bytes, std::uint64_t{64} << 30) << once.name;
+    seen.insert(once.name.substr(0, once.name.find('-')));
+  }
+  EXPECT_EQ(seen, (std::set<std::string>{"adapters", "images", "largesmall", "replaced", "scratch", "twoone"}));
+}
+
 TEST(generate, writes_traces_that_every_command_reads) {
   const test_folder folder;
   generate_options with;

@@ -1,6 +1,7 @@
 /// Replays of small traces with known results, and planted faults that must be detected.
 #include "replay.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "bits.hpp"
@@ -45,6 +46,25 @@ TEST(replay, measures_live_reserved_and_device_calls) {
   EXPECT_GT(figures.in_device_calls_ns, 0U);
   EXPECT_EQ(figures.hazards, 0U);
   EXPECT_FALSE(figures.outcome.oom);
+}
+
+TEST(replay, tells_warm_up_from_what_comes_later) {
+  std::string rows;
+  for (const int step : {0, 1, 2, 3}) {
+    rows +=
+        fmt::format("1,00:00:0{0}:000000,allocate,0xa0,67108864,0\n1,00:00:0{0}:000000,free,0xa0,67108864,0\n", step);
+  }
+  const compare_figures repeats = figures_of(trace_of(rows), "growth", setup_of(gib));
+  ASSERT_TRUE(repeats.second_half);
+  EXPECT_EQ(repeats.second_half->memory_calls, 0U) << "the first step took the memory";
+  EXPECT_GT(repeats.in_device_calls_ns, repeats.second_half->in_device_calls_ns);
+  EXPECT_EQ(repeats.waste_bytes(), 0U);
+  const trace grows = trace_of(
+      "1,00:00:00:000000,allocate,0xa0,512,0\n"
+      "1,00:00:00:000000,allocate,0xb0,67108864,0\n");
+  const compare_figures later = figures_of(grows, "caching", setup_of(gib));
+  EXPECT_EQ(later.second_half->memory_calls, 1U) << "the second of two segments";
+  EXPECT_EQ(later.waste_bytes(), 2 * mib - 512);
 }
 
 /// Allocates A, B and C of 1 MiB, frees B, allocates D of 2 MiB: B's hole and 3 MiB after D are free.

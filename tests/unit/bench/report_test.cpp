@@ -31,6 +31,7 @@ class report : public testing::Test {
     good.figures.peak_reserved_bytes = 4096;
     good.figures.hazards = 3;
     good.figures.in_device_calls_ns = 1'500'000;
+    good.figures.second_half = half_figures{.memory_calls = 2, .in_device_calls_ns = 250'000};
     good.figures.calls.emplace();
     good.figures.calls->at(static_cast<std::size_t>(device_call::alloc)) = 7;
     good.figures.calls->at(static_cast<std::size_t>(device_call::synchronize)) = 1;
@@ -95,6 +96,9 @@ TEST_F(report, compare_json_has_the_agreed_keys) {
   EXPECT_EQ(row["largest_free_bytes"], 4096);
   EXPECT_EQ(row["hazards"], 3);
   EXPECT_EQ(row["modelled_device_ms"], 1.5);
+  EXPECT_EQ(row["waste_bytes"], 3072);
+  EXPECT_EQ(row["second_half"]["device_calls"], 2);
+  EXPECT_EQ(row["second_half"]["modelled_device_ms"], 0.25);
   EXPECT_EQ(row["host_ns_per_op"], 100.0);
   EXPECT_EQ(row["fit_utilization"], 0.5);
   EXPECT_EQ(row["oom"], false);
@@ -102,6 +106,7 @@ TEST_F(report, compare_json_has_the_agreed_keys) {
   EXPECT_TRUE(row["oom_cause"].is_null());
   const json& stopped = all["results"][1];
   EXPECT_EQ(stopped["oom"], true);
+  EXPECT_TRUE(stopped["second_half"]["device_calls"].is_null());
   EXPECT_EQ(stopped["oom_at_op"], 1);
   EXPECT_EQ(stopped["oom_cause"], "fragmentation");
   EXPECT_TRUE(stopped["fit_utilization"].is_null());
