@@ -136,7 +136,8 @@ result<std::vector<segment_view>> pooled_allocator::segments(int device) const {
 }
 
 result<piece_statistics> pooled_allocator::pieces(int device) const {
-  return of_pool<result<piece_statistics>>(pools_, device, [](const logical_pool& slot) { return slot.pool->pieces(); });
+  return of_pool<result<piece_statistics>>(pools_, device,
+                                           [](const logical_pool& slot) { return slot.pool->pieces(); });
 }
 
 status pooled_allocator::reset_peak_reserved(int device) {

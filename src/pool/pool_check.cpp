@@ -58,13 +58,16 @@ std::vector<segment_view> segments_of(const arena& pool_arena) GPUMEM_UNDER_LOCK
 piece_statistics pieces_of(const arena& pool_arena) GPUMEM_UNDER_LOCK {
   const arena_state& state = pool_arena.state;
   const piece_counter& counter = state.blocks.pieces();
-  const piece_totals& totals = counter.totals();
+  const piece_totals& undivided = counter.totals();
+  const heap_totals& totals = state.blocks.totals();
   const block_cache::sums cached = state.caches.add_up();
-  piece_statistics s{.pieces = totals.pieces,
-                     .fenced_blocks = totals.fenced_blocks,
-                     .split_blocks = totals.split_blocks + cached.held_blocks,
-                     .split_bytes = totals.split_bytes + cached.held_bytes};
-  if (cached.held_blocks != 0 && totals.undivided_live_blocks != 0) {
+  piece_statistics s{
+      .pieces = undivided.pieces,
+      .fenced_blocks = totals.fenced_blocks,
+      .split_blocks = totals.free_blocks + totals.leaked_blocks + cached.held_blocks - undivided.undivided_free_blocks,
+      .split_bytes = totals.cached_bytes + totals.idle_bytes + totals.leaked_bytes + cached.held_bytes -
+                     undivided.undivided_free_bytes};
+  if (cached.held_blocks != 0 && undivided.undivided_live_blocks != 0) {
     state.caches.for_each_held([&](slot_index held, std::uint32_t units, owner_id) GPUMEM_UNDER_LOCK {
       if (!counter.is_undivided(state.caches.pointers().block_of(held))) return;
       --s.split_blocks;
