@@ -28,7 +28,7 @@ class FullQueues : public cached_program, public ::testing::WithParamInterface<s
     s.stream_ids = GetParam();
     s.reuse = reuse_;
     device* const devices[] = {&hooked_};
-    auto opened = allocator::open(devices, s);
+    auto opened = pooled_allocator::open(devices, s);
     ASSERT_TRUE(opened.ok()) << opened.why().message();
     allocator_ = *std::move(opened);
   }

@@ -213,7 +213,7 @@ TEST_F(CachedLife, AForkRefusesAndEndsCleanly) {
   allocator_.reset();
   forwarding_device hooked{device_};
   device* const devices[] = {&hooked};
-  auto opened = allocator::open(devices, {});
+  auto opened = pooled_allocator::open(devices, {});
   ASSERT_TRUE(opened.ok());
   allocator_ = *std::move(opened);
   calm(*allocator_);

@@ -18,7 +18,7 @@ class LostRaces : public cached_program, public ::testing::WithParamInterface<st
     s.reuse = GetParam();
     s.free_wait_ms = 100;
     device* const devices[] = {&hooked_};
-    auto opened = allocator::open(devices, s);
+    auto opened = pooled_allocator::open(devices, s);
     ASSERT_TRUE(opened.ok()) << opened.why().message();
     allocator_ = *std::move(opened);
   }

@@ -90,7 +90,7 @@ TEST_F(CachedMemory, FreedWhileTheDriverWasAskedIsFound) {
   settings s;
   ASSERT_TRUE(s.set("policy", "growth").ok());
   device* const devices[] = {&hooked};
-  auto opened = allocator::open(devices, s);
+  auto opened = pooled_allocator::open(devices, s);
   ASSERT_TRUE(opened.ok()) << opened.why().message();
   allocator_ = *std::move(opened);
   give(take(62 * mib));

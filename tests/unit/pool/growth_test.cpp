@@ -135,11 +135,11 @@ struct returning final : policy {
 struct returning_pool {
   sim_device device{{}};
   returning* own_policy;
-  lone_arena tested;
+  cacheless_pool tested;
   explicit returning_pool(stream_id_mode ids = stream_id_mode::query)
       : own_policy{new returning}, tested{device, config(ids), std::unique_ptr<policy>{own_policy}} {}
-  static arena_config config(stream_id_mode ids) {
-    arena_config made = pool_of_one_policy::config(80 * gib, {});
+  static pool_config config(stream_id_mode ids) {
+    pool_config made = pool_of_one_policy::config(80 * gib, {});
     made.stream_ids = ids;
     made.reuse = stream_reuse::poll;
     return made;
