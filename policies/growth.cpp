@@ -1,43 +1,37 @@
 /// growth: starts small and grows on demand up to the limit, as TensorFlow's allow_growth does.
 ///
-/// The pool gives idle segments back before it grows, if that pays (growth_rule.hpp), and before a request fails.
-/// hard_cap and multi_pool are growth with a required setting. Pools enforce limits under every policy.
+/// Before a request fails, the pool returns wholly idle segments, so that the request can get a segment of its own
+/// size. hard_cap and multi_pool are growth with a required setting. Pools enforce limits under every policy.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "built_in.hpp"
-#include "doubling_steps.hpp"
-#include "growth_rule.hpp"
+#include "growth_steps.hpp"
 #include "segment_sizes.hpp"
 #include "text.hpp"
-#include "units.hpp"
 
 namespace gpumem {
 namespace {
 
 class growth : public policy {
  public:
-  growth(policy_needs needs, growth_rule rule) : needs_{std::move(needs)}, rule_{rule} {}
+  explicit growth(policy_needs needs) : needs_{std::move(needs)} {}
 
   [[nodiscard]] policy_needs needs() const override { return needs_; }
 
   segment_request grow(const pool_view& view, std::uint64_t need_bytes) override {
-    return request_within_limit(view, rule_.covering(need_bytes, view.reserved_bytes), need_bytes);
+    return request_within_limit(view, steps_.covering(need_bytes, view.reserved_bytes), need_bytes);
   }
+
+  void grew(const pool_view&, std::uint64_t) override { steps_.taken(); }
 
   [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return true; }
 
-  [[nodiscard]] bool returns_before_growth(const pool_view& view, std::uint64_t segment_bytes,
-                                           std::uint64_t grow_bytes) const override {
-    return rule_.returns(segment_bytes, grow_bytes, view.reserved_bytes);
-  }
-  void returned(const pool_view&, std::uint64_t segment_bytes) override { rule_.returned(segment_bytes); }
-
  private:
   policy_needs needs_;
-  growth_rule rule_;
+  growth_steps steps_;
 };
 
 /// TensorFlow's allow_growth exactly: steps from 2 MiB on, each twice the previous one, kept until `trim`.
@@ -93,27 +87,13 @@ policy_parameter backing_parameter() {
           }};
 }
 
-policy_parameter exchange_rate_parameter() {
-  return {
-      .name = "exchange_rate",
-      .values = "microseconds per MiB (`24`)",
-      .default_text = fmt::format("{}", growth_rule::default_exchange_rate),
-      .help =
-          "the device time worth spending to hold one MiB less: more means smaller steps, and idle segments "
-          "that go back sooner before the pool grows; `0` never gives back before growth",
-      .check = [](std::string_view value, std::string_view what) { return parse_exchange_rate(value, what).why(); }};
-}
-
 /// Creates `growth_in_one_region` for `backing=mapped` if the device can map pages, otherwise `growth`.
 std::unique_ptr<policy> make_growth(const policy_setup& setup, policy_needs needs) {
-  const auto rate = setup.parameters.find("exchange_rate");
-  const growth_rule rule{rate == setup.parameters.end() ? growth_rule::default_exchange_rate
-                                                        : *parse_exchange_rate(rate->second, rate->first)};
   const auto backing = setup.parameters.find("backing");
   if (backing != setup.parameters.end() && backing->second == "mapped" && setup.page_bytes != 0) {
-    return std::make_unique<growth_in_one_region>(std::move(needs), rule);
+    return std::make_unique<growth_in_one_region>(std::move(needs));
   }
-  return std::make_unique<growth>(std::move(needs), rule);
+  return std::make_unique<growth>(std::move(needs));
 }
 
 }  // namespace
@@ -121,17 +101,16 @@ std::unique_ptr<policy> make_growth(const policy_setup& setup, policy_needs need
 built_in_policy growth_policy() {
   return {
       {.name = "growth",
-       .summary = "on demand: a segment for each large request, steps for the rest; gives idle ones back if that pays",
+       .summary =
+           "on demand: a segment for each large request, steps for the rest; gives idle ones back under pressure",
        .parameters = {{.name = "segments",
                        .help = "grows as TensorFlow's allow_growth: segments from 2 MiB on, each twice the previous "
                                "one, shared by all sizes; they go back only on `trim`"},
-                      backing_parameter(),
-                      exchange_rate_parameter()},
+                      backing_parameter()},
        .variants = {"backing=mapped"},
-       .takes = "on demand: a large request gets a segment of its own, others share steps of 32 MiB or more, which "
-                "grow with the root of the pool",
-       .gives_back = "idle segments: on `trim`, before a request would fail, and before growth if that pays and the "
-                     "device is idle",
+       .takes = "on demand: a large request gets a segment of its own, others share steps of 16 to 128 MiB, then a "
+                "share of the pool",
+       .gives_back = "idle segments, on `trim` and before a request would fail",
        .choose_when = "the GPU is shared and the program's need is not known (default)"},
       [](const policy_setup& setup) -> std::unique_ptr<policy> {
         if (setup.parameters.contains("segments")) return std::make_unique<doubling_growth>();
@@ -142,7 +121,7 @@ built_in_policy growth_policy() {
 built_in_policy hard_cap_policy() {
   return {{.name = "hard_cap",
            .summary = "as growth, with a limit that must be set",
-           .parameters = {backing_parameter(), exchange_rate_parameter()},
+           .parameters = {backing_parameter()},
            .takes = "as `growth`",
            .gives_back = "as `growth`",
            .choose_when = "a limit is required: it refuses to start without `GPUMEM_LIMIT`"},
@@ -152,7 +131,7 @@ built_in_policy hard_cap_policy() {
 built_in_policy multi_pool_policy() {
   return {{.name = "multi_pool",
            .summary = "as growth, in pools that must be set",
-           .parameters = {backing_parameter(), exchange_rate_parameter()},
+           .parameters = {backing_parameter()},
            .takes = "as `growth`, in each pool",
            .gives_back = "as `growth`",
            .choose_when = "one card serves as several: it refuses to start without `GPUMEM_POOLS`"},

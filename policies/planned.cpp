@@ -4,7 +4,7 @@
 /// The pool, not the policy, follows the plan and places blocks in the segment. Without a plan the policy works as
 /// growth. `planned:record` and `planned:renew` also write the plan.
 #include "built_in.hpp"
-#include "growth_rule.hpp"
+#include "growth_steps.hpp"
 #include "segment_sizes.hpp"
 
 namespace gpumem {
@@ -21,7 +21,11 @@ class planned final : public policy {
 
   segment_request grow(const pool_view& view, std::uint64_t need_bytes) override {
     const std::uint64_t other_bytes = view.reserved_bytes > plan_bytes_ ? view.reserved_bytes - plan_bytes_ : 0;
-    return request_within_limit(view, rule_.covering(need_bytes, other_bytes), need_bytes);
+    return request_within_limit(view, steps_.covering(need_bytes, other_bytes), need_bytes);
+  }
+  void grew(const pool_view&, std::uint64_t bytes) override {
+    if (bytes < plan_bytes_ || plan_bytes_ == 0 || opened_) steps_.taken();
+    opened_ = true;
   }
 
   [[nodiscard]] unsigned segment_class(std::uint64_t) const override { return plan_bytes_ == 0 ? 0 : 1; }
@@ -33,7 +37,8 @@ class planned final : public policy {
  private:
   plan_use use_;
   std::uint64_t plan_bytes_ = 0;
-  growth_rule rule_;
+  bool opened_ = false;
+  growth_steps steps_;
 };
 
 }  // namespace

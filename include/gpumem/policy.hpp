@@ -129,15 +129,6 @@ class policy {
 
   /// Whether wholly idle segments may go back to the device. By default only on `trim`.
   [[nodiscard]] virtual bool gives_back(give_back why, const pool_view&) const { return why == give_back::trim; }
-
-  /// Whether an idle segment goes back before the pool grows by `grow_bytes`. Called only for a pool of whole segments;
-  /// the segment goes only if the device has no work, because the driver's free waits for it. By default not.
-  [[nodiscard]] virtual bool returns_before_growth(const pool_view&, std::uint64_t /*segment_bytes*/,
-                                                   std::uint64_t /*grow_bytes*/) const {
-    return false;
-  }
-  /// Called after a segment went back for that reason.
-  virtual void returned(const pool_view& /*after*/, std::uint64_t /*segment_bytes*/) {}
 };
 
 /// The parameters after a policy's name, as in `expandable:slack=5%`. A word without `=` has an empty value.

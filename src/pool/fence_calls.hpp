@@ -40,10 +40,6 @@ class fence_calls {
   /// Waits for every fence before free memory, after recording the missing ones, and polls. False if it waited for
   /// nothing and nothing became free.
   bool wait_for_all(arena_lock& lock, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
-  /// True if the device has no work on any stream that the pool knows; memory freed so far is then idle. Waits for
-  /// nothing. False as well if that cannot be asked: during a capture, or if several streams may have ended unnoticed.
-  /// `stream` is the slot of a stream whose handle is valid.
-  bool finds_idle(arena_lock& lock, owner_id stream) GPUMEM_UNDER_LOCK;
   /// Holds every fence before memory that others may use or that waits for uses; records the missing ones.
   void hold_all(arena_lock& lock, held_fences* held) GPUMEM_UNDER_LOCK;
 

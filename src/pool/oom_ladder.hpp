@@ -3,8 +3,7 @@
 //
 // Look: steps that wait for no work and invalidate no capture, noticed or not
 //   1 fences that are done by now   2 everything in threads' caches   3 idle neighbours merged
-//   4 another stream's memory, behind fences on that stream           5 grow, as the policy says; if the device has
-//                                                                       no work, idle segments may go back first
+//   4 another stream's memory, behind fences on that stream           5 grow, as the policy says
 // Last resorts, for a request that would otherwise be refused
 //   6 other streams' memory, behind an event on the whole context     7 all other streams' memory at once
 //   8 give idle segments back, and grow
@@ -30,7 +29,6 @@ class oom_ladder {
 
  private:
   step_result look(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
-  step_result return_before_growth(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   step_result last_resorts(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   step_result wait(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   [[nodiscard]] bool may_be_served(arena_lock& lock, const pending_request& request) GPUMEM_UNDER_LOCK;

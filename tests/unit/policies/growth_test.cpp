@@ -1,112 +1,96 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <map>
-#include <regex>
-#include <string>
 #include <vector>
 
-#include "growth_rule.hpp"
+#include "growth_steps.hpp"
 #include "views.hpp"
 
 namespace gpumem::test {
 namespace {
 
-/// The numbers in a policy's source except 0 and 1, without those in comments and strings.
-std::vector<std::string> numbers_in(const std::string& file) {
-  std::ifstream source{std::string{GPUMEM_POLICIES_FOLDER} + "/" + file};
-  EXPECT_TRUE(source.is_open()) << file;
-  const std::regex not_code{R"(//.*|"([^"\\]|\\.)*")"};
-  const std::regex number{R"((^|[^A-Za-z0-9_.])([0-9][0-9'.]*))"};
-  std::vector<std::string> found;
-  for (std::string line; std::getline(source, line);) {
-    line = std::regex_replace(line, not_code, "");
-    for (std::sregex_iterator at{line.begin(), line.end(), number}, end; at != end; ++at) {
-      if ((*at)[2] != "0" && (*at)[2] != "1") found.push_back((*at)[2]);
-    }
+TEST(GrowthSteps, DoubleAfterEachStepThatWasTaken) {
+  growth_steps steps;
+  for (std::uint64_t expected = 16 * mib; expected <= 128 * mib; expected *= 2) {
+    EXPECT_EQ(steps.covering(512, 0), expected);
+    steps.taken();
   }
-  return found;
 }
 
-TEST(GrowthRule, AStepIsTheRootOfThePoolAndAtLeast32MiB) {
-  const growth_rule rule;
-  EXPECT_EQ(rule.step_bytes(0), 32 * mib);
-  EXPECT_EQ(rule.step_bytes(128 * mib), 32 * mib);
-  // sqrt(2 * 58.75 us * 1024 MiB / 24 us per MiB) = 70.8 MiB
-  EXPECT_EQ(rule.step_bytes(gib) / mib, 70U);
-  EXPECT_EQ(rule.step_bytes(16 * gib) / mib, 283U) << "four times as much for 16 times the pool";
+TEST(GrowthSteps, FollowTheTableOnceTheyHaveDoubled) {
+  growth_steps steps;
+  for (int i = 0; i < 20; ++i) {
+    static_cast<void>(steps.covering(512, 0));
+    steps.taken();
+  }
+  EXPECT_EQ(steps.covering(512, 100 * mib), 128 * mib);
+  EXPECT_EQ(steps.covering(512, 512 * mib), 128 * mib);
+  EXPECT_EQ(steps.covering(512, 640 * mib), 160 * mib) << "a quarter of a small pool";
+  EXPECT_EQ(steps.covering(512, 768 * mib), 192 * mib);
+  EXPECT_EQ(steps.covering(512, 6 * gib), 192 * mib);
+  EXPECT_EQ(steps.covering(512, 8 * gib), 256 * mib) << "a thirty-second of a large one";
 }
 
-TEST(GrowthRule, AStepIsAtMostHalfThePool) {
-  EXPECT_EQ(growth_rule{1}.step_bytes(128 * mib), 64 * mib);
-  EXPECT_EQ(growth_rule{0}.step_bytes(8 * gib), 4 * gib);
-  EXPECT_EQ(growth_rule{0}.step_bytes(0), 32 * mib);
+TEST(GrowthSteps, ALargeRequestGetsASegmentOfItsOwnSizeAndLeavesTheStepsAlone) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(24 * mib, 0), 24 * mib);
+  steps.taken();
+  EXPECT_EQ(steps.covering(3 * gib + 1, 8 * gib), 3 * gib + 2 * mib) << "in whole units of 2 MiB";
+  steps.taken();
+  EXPECT_EQ(steps.covering(512, 8 * gib), 16 * mib) << "the first step is still to come";
 }
 
-TEST(GrowthRule, DearerMemoryMakesSmallerSteps) {
-  EXPECT_LT(growth_rule{96}.step_bytes(8 * gib), growth_rule{24}.step_bytes(8 * gib));
+TEST(GrowthSteps, SmallRequestsShareASegmentAndSoDoThoseThatAreSmallForThePool) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(24 * mib - 1, 0), 32 * mib) << "below 24 MiB";
+  EXPECT_EQ(steps.covering(30 * mib, 2880 * mib), 30 * mib) << "a part of the pool in 96";
+  EXPECT_EQ(steps.covering(30 * mib - 1, 2880 * mib), 32 * mib) << "less";
 }
 
-TEST(GrowthRule, TheNumberOfStepsGrowsWithTheRootOfThePool) {
-  const growth_rule rule;
-  std::uint64_t steps = 0;
-  for (std::uint64_t held = 0; held < 64 * gib; held += rule.step_bytes(held)) ++steps;
-  EXPECT_LE(steps, 240U) << "sqrt(2 * 65536 MiB * 24 us per MiB / 58.75 us) = 231";
+TEST(GrowthSteps, RequestsOf32MiBShareNoSegmentHoweverLargeThePoolIs) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(32 * mib, 64 * gib), 32 * mib) << "the weights of a model leave no hole behind them";
+  steps.taken();
+  EXPECT_EQ(steps.covering(96 * mib, 64 * gib), 96 * mib);
 }
 
-TEST(GrowthRule, InASmallPoolRequestsOfLessThanAStepShareSegments) {
-  const growth_rule rule;
-  EXPECT_EQ(rule.covering(32 * mib - 512, 0), 32 * mib);
-  EXPECT_EQ(rule.covering(32 * mib, 0), 32 * mib);
-  EXPECT_EQ(rule.covering(33 * mib, 255 * mib), rule.step_bytes(255 * mib));
+TEST(GrowthSteps, DoubleUntilTheyCoverTheRequestAndThenNotAgain) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(17 * mib, 0), 32 * mib);
+  steps.taken();
+  EXPECT_EQ(steps.covering(512, 0), 32 * mib);
+  steps.taken();
+  EXPECT_EQ(steps.covering(512, 0), 64 * mib);
 }
 
-TEST(GrowthRule, InALargePoolRequestsOf16MiBGetASegmentOfTheirOwnSize) {
-  const growth_rule rule;
-  EXPECT_EQ(rule.covering(16 * mib, 256 * mib), 16 * mib);
-  EXPECT_EQ(rule.covering(16 * mib - 512, 256 * mib), rule.step_bytes(256 * mib));
-  EXPECT_EQ(rule.covering(96 * mib, 64 * gib), 96 * mib) << "the weights of a model leave no hole behind them";
+TEST(GrowthSteps, AnExactStepCountsAsCovering) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(16 * mib, 0), 16 * mib);
+  EXPECT_EQ(steps.covering(16 * mib + 1, 0), 32 * mib);
 }
 
-TEST(GrowthRule, SurvivesSizesNear64Bits) {
-  const growth_rule rule;
-  EXPECT_EQ(rule.covering(UINT64_MAX, 0), UINT64_MAX);
-  EXPECT_LT(rule.step_bytes(UINT64_MAX), 16 * tib);
-  EXPECT_TRUE(rule.returns(gib, UINT64_MAX, UINT64_MAX));
+TEST(GrowthSteps, ARefusedStepLeavesNoTrace) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(20 * mib, 0), 32 * mib);
+  EXPECT_EQ(steps.covering(gib, 0), gib);
+  EXPECT_EQ(steps.covering(512, 0), 16 * mib);
 }
 
-TEST(GrowthRule, ASegmentGoesBackIfItsCallsCostLessThanTheGrowthThatItSaves) {
-  const growth_rule rule;
-  EXPECT_TRUE(rule.returns(400 * mib, 800 * mib, gib));
-  EXPECT_FALSE(rule.returns(400 * mib, 32 * mib, gib)) << "4 ms of calls for 32 MiB, which are worth 768 us";
-  EXPECT_FALSE(rule.returns(4 * mib, 800 * mib, gib)) << "150 us of calls for 4 MiB, which are worth 96 us";
-  EXPECT_FALSE(growth_rule{0}.returns(400 * mib, 800 * mib, gib)) << "memory is free";
+TEST(GrowthSteps, StopDoublingAtTheEndOf64Bits) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(UINT64_MAX, 0), UINT64_MAX);
+  for (int i = 0; i < 70; ++i) {
+    static_cast<void>(steps.covering(512, UINT64_MAX));
+    steps.taken();
+  }
+  EXPECT_EQ(steps.covering(1, UINT64_MAX), UINT64_MAX / 32);
 }
 
-// Ski rental: a pool of 1200 MiB spends at most 28.8 ms at 24 us per MiB, and a segment of 400 MiB takes about 3.9 ms.
-TEST(GrowthRule, SegmentsThatReturnInEachStepStayOnceTheirRentHasPaidForTheGrowth) {
-  growth_rule rule;
-  int rounds = 0;
-  for (; rule.returns(400 * mib, 800 * mib, 1200 * mib); ++rounds) rule.returned(400 * mib);
-  EXPECT_EQ(rounds, 7);
-  EXPECT_TRUE(rule.returns(400 * mib, 800 * mib, 4 * gib)) << "a larger pool may spend more";
-}
-
-// Every number that decides, so that none is added in silence. The units KiB, MiB and GiB and the numbers 0 and 1 are
-// no parameters.
-TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
-  const std::map<std::string, std::vector<std::string>> documented{
-      {"growth_rule.hpp",
-       {"24",      // the exchange rate
-        "32",      // the first step, in MiB
-        "256",     // a small pool, in MiB
-        "2", "2",  // of the formula, and a step is at most half the pool
-        "2"}},     // half a first step
-      {"growth.cpp",
-       {"4", "48",  // backing=mapped: least step in MiB, and the share of the pool
-        "4"}}};     // backing=mapped: addresses, as a multiple of the device
-  for (const auto& [file, expected] : documented) EXPECT_EQ(numbers_in(file), expected) << file;
+TEST(GrowthSteps, CanStartAnywhere) {
+  growth_steps steps{64 * mib};
+  EXPECT_EQ(steps.covering(512, 0), 64 * mib);
+  growth_steps odd{3};
+  EXPECT_EQ(odd.covering(100, 0), 192U);
 }
 
 TEST(Growth, TakesNothingAheadOfDemand) { EXPECT_EQ(make("growth")->first(view_of(gib)).bytes, 0U); }
@@ -114,10 +98,11 @@ TEST(Growth, TakesNothingAheadOfDemand) { EXPECT_EQ(make("growth")->first(view_o
 TEST(Growth, AsksForAStepAndNeedsOnlyTheRequest) {
   const auto growth = make("growth");
   const segment_request first = growth->grow(view_of(80 * gib), 512);
-  EXPECT_EQ(first.bytes, 32 * mib);
+  EXPECT_EQ(first.bytes, 16 * mib);
   EXPECT_EQ(first.least_bytes, 2 * mib) << "a segment occupies whole granules";
+  growth->grew(view_of(80 * gib, 16 * mib), 16 * mib);
 
-  const segment_request second = growth->grow(view_of(80 * gib, 32 * mib), 21 * mib);
+  const segment_request second = growth->grow(view_of(80 * gib, 16 * mib), 21 * mib);
   EXPECT_EQ(second.bytes, 32 * mib);
   EXPECT_EQ(second.least_bytes, 22 * mib);
 }
@@ -145,7 +130,7 @@ TEST(Growth, RequestsTheNeededBytesEvenBeyondTheLimit) {
 TEST(Growth, ARequestBeyondTheLimitDoesNotMakeTheNextStepLarge) {
   const auto growth = make("growth");
   EXPECT_EQ(growth->grow(view_of(80 * gib), 79 * gib).bytes, 79 * gib);
-  EXPECT_EQ(growth->grow(view_of(80 * gib), 512).bytes, 32 * mib);
+  EXPECT_EQ(growth->grow(view_of(80 * gib), 512).bytes, 16 * mib);
 }
 
 TEST(Growth, SurvivesSizesNear64Bits) {
@@ -155,7 +140,7 @@ TEST(Growth, SurvivesSizesNear64Bits) {
     EXPECT_GE(asked.least_bytes, need);
     EXPECT_GE(asked.bytes, asked.least_bytes);
   }
-  EXPECT_EQ(make("growth")->grow(view_of(UINT64_MAX), 512).bytes, 32 * mib);
+  EXPECT_EQ(make("growth")->grow(view_of(UINT64_MAX), 512).bytes, 16 * mib);
 }
 
 TEST(Growth, WorksWhereTheDeviceNamesNoGranularity) {
@@ -187,25 +172,12 @@ std::vector<std::uint64_t> segments_of(std::string_view name, std::uint64_t limi
   }
 }
 
-TEST(Growth, FillsTheLimitInStepsThatGrowSlowly) {
-  const std::vector<std::uint64_t> equal{32 * mib, 32 * mib, 32 * mib, 4 * mib};
-  EXPECT_EQ(segments_of("growth", 100 * mib, 512), equal);
-  const std::vector<std::uint64_t> slow{32 * mib, 32 * mib, 32 * mib, 32 * mib, 32 * mib, 32 * mib, 32 * mib, 34 * mib,
-                                        36 * mib, 38 * mib, 42 * mib, 44 * mib, 46 * mib, 48 * mib, 52 * mib, 54 * mib,
-                                        56 * mib, 58 * mib, 60 * mib, 64 * mib, 66 * mib, 68 * mib, 34 * mib};
+TEST(Growth, FillsTheLimitInStepsThatDoubleAndThenGrowSlowly) {
+  const std::vector<std::uint64_t> doubling{16 * mib, 32 * mib, 52 * mib};
+  EXPECT_EQ(segments_of("growth", 100 * mib, 512), doubling);
+  const std::vector<std::uint64_t> slow{16 * mib,  32 * mib,  64 * mib,  128 * mib, 128 * mib,
+                                        128 * mib, 128 * mib, 156 * mib, 192 * mib, 52 * mib};
   EXPECT_EQ(segments_of("growth", gib, 512), slow);
-}
-
-TEST(Growth, TheExchangeRateIsAParameter) {
-  EXPECT_GT(make("growth:exchange_rate=1")->grow(view_of(80 * gib, gib), 512).bytes,
-            make("growth")->grow(view_of(80 * gib, gib), 512).bytes);
-  EXPECT_TRUE(make("growth")->returns_before_growth(view_of(80 * gib, gib), 400 * mib, 800 * mib));
-  EXPECT_FALSE(make("hard_cap:exchange_rate=0")->returns_before_growth(view_of(80 * gib, gib), 400 * mib, 800 * mib));
-  for (const std::string text : {"-1", "x", "1.5", "1000001", "1e3"}) {
-    EXPECT_EQ(
-        find_policy("growth:exchange_rate=" + text).why().message(),
-        "policy growth:exchange_rate=" + text + ": expected microseconds per MiB, a whole number from 0 to 1000000");
-  }
 }
 
 TEST(Growth, ServesHardCapAndMultiPool) {
@@ -249,7 +221,7 @@ TEST(GrowthInOneRegion, ReservesAddressesForAllOfTheDeviceAndMovesNothing) {
   const auto growth = in_one_region(2 * mib);
   EXPECT_GE(growth->pages(view_of(80 * gib)).range_bytes, 80 * gib);
   EXPECT_EQ(growth->pages(view_of(80 * gib)).least_range_bytes, 80 * gib) << "else it takes segments";
-  EXPECT_EQ(growth->grow(view_of(80 * gib), 512).bytes, 32 * mib) << "as growth does";
+  EXPECT_EQ(growth->grow(view_of(80 * gib), 512).bytes, 16 * mib) << "as growth does";
   EXPECT_FALSE(growth->page_in(view_of(80 * gib), 512, 2 * mib).moves);
   EXPECT_TRUE(growth->gives_back(give_back::pressure, view_of(gib, gib)));
 }
@@ -267,7 +239,7 @@ TEST(GrowthInOneRegion, MapsAStepOrTheMissingBytes) {
 
 TEST(GrowthInOneRegion, IsSegmentsWhereTheDeviceMapsNoPages) {
   EXPECT_EQ(in_one_region(0)->pages(view_of(80 * gib)).range_bytes, 0U);
-  EXPECT_EQ(in_one_region(0)->grow(view_of(80 * gib), 512).bytes, 32 * mib);
+  EXPECT_EQ(in_one_region(0)->grow(view_of(80 * gib), 512).bytes, 16 * mib);
 }
 
 TEST(GrowthInOneRegion, RefusesABackingThatIsNone) {

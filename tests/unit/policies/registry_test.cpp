@@ -134,7 +134,7 @@ TEST(PolicyRegistry, AFactoryMayUseTheRegistry) {
               }).ok());
   const auto made = make("wrapper");
   ASSERT_NE(made, nullptr);
-  EXPECT_EQ(made->grow(view_of(gib), 512).bytes, 32 * mib);
+  EXPECT_EQ(made->grow(view_of(gib), 512).bytes, 16 * mib);
 }
 
 TEST(PolicyRegistryThreads, OneOfManyRegistrationsOfANameWins) {
