@@ -1,4 +1,4 @@
-// What a pool is opened with.
+// The settings of a pool, which are fixed when it is opened.
 #pragma once
 
 #include <cstdint>

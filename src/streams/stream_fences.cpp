@@ -1,4 +1,5 @@
-// Fences of the stream order: reserved, recorded by the caller, queried, and what they cover.
+// The fences of the stream order. This file reserves and queries them, and frees the blocks that a done fence covers;
+// the caller records them on the device.
 #include <algorithm>
 #include <utility>
 

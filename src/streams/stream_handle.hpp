@@ -1,4 +1,4 @@
-// What a stream's handle tells without the driver, and the lookup of slots.
+// Tells the kind of a stream from its handle without a driver call, and finds the slot of a stream.
 #pragma once
 
 #include <cstdint>
