@@ -40,14 +40,14 @@ bool is_cut(std::string_view last_line) {
 }
 
 /// Describes the missing end of a file. `of_row` is the beginning of a cut row; empty if the last row is whole.
-std::string what_is_cut(const trace_builder& read, std::string_view of_row, std::string_view why) {
+std::string what_is_cut(const trace_parser& read, std::string_view of_row, std::string_view why) {
   return fmt::format("{}; read to row {}, the last whole one{}", why, read.rows(),
                      of_row.empty() ? "" : "; 1 row behind it is cut and lost");
 }
 
 /// Splits the contents of `source` into lines; `line` is the number of the current one, from 1. If the file is cut,
 /// `cut` says where.
-status read_lines(byte_source& source, trace_builder& builder, std::uint64_t& line, std::string& cut) {
+status read_lines(byte_source& source, trace_parser& parser, std::uint64_t& line, std::string& cut) {
   std::vector<char> buffer(std::size_t{1} << 17);
   std::size_t kept = 0;  // bytes of an unfinished line at the front of the buffer
   line = 1;
@@ -55,18 +55,18 @@ status read_lines(byte_source& source, trace_builder& builder, std::uint64_t& li
     const auto got = source.read(std::span{buffer}.subspan(kept));
     if (!got && !source.ends_early()) return got.why();
     if (!got) {
-      cut = what_is_cut(builder, {buffer.data(), kept}, got.why().message());
+      cut = what_is_cut(parser, {buffer.data(), kept}, got.why().message());
       return {};
     }
     std::string_view rest{buffer.data(), kept + *got};
     for (std::size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
-      if (status added = builder.add_line(rest.substr(0, end)); !added) return added;
+      if (status added = parser.add_line(rest.substr(0, end)); !added) return added;
       ++line;
       rest.remove_prefix(end + 1);
     }
     if (*got == 0) {
-      if (!is_cut(rest) || line == 1) return rest.empty() ? status{} : builder.add_line(rest);
-      if (!rest.empty()) cut = what_is_cut(builder, rest, "cut short: the last line does not end");
+      if (!is_cut(rest) || line == 1) return rest.empty() ? status{} : parser.add_line(rest);
+      if (!rest.empty()) cut = what_is_cut(parser, rest, "cut short: the last line does not end");
       return {};
     }
     if (rest.size() > longest_line) return damaged(fmt::format("a line of more than {} characters", longest_line));
@@ -133,10 +133,10 @@ result<trace> load_trace(const std::string& path) {
   trace loaded;
   loaded.name = name_of(path);
   loaded.path = path;
-  trace_builder builder{loaded};
+  trace_parser parser{loaded};
   std::uint64_t line = 0;
-  status read = read_lines(**source, builder, line, loaded.cut);
-  if (read.ok()) read = builder.finish();
+  status read = read_lines(**source, parser, line, loaded.cut);
+  if (read.ok()) read = parser.finish();
   if (!read.ok()) return status{read.code(), fmt::format("{}:{}: {}", shown, line, read.message())};
   warn_if_cut(loaded);
   return loaded;

@@ -75,7 +75,7 @@ enum field : std::size_t { thread_field, time_field, action_field, pointer_field
 
 }  // namespace
 
-status trace_builder::add_line(std::string_view line) {
+status trace_parser::add_line(std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   if (!header_seen_) {
     if (line != header) return damaged(fmt::format("wrong header {}, expected {}", quoted(line), quoted(header)));
@@ -102,7 +102,7 @@ status trace_builder::add_line(std::string_view line) {
   return add_row(fields_of);
 }
 
-status trace_builder::add_row(const row& fields_of) {
+status trace_parser::add_row(const row& fields_of) {
   if (!whole_number<std::uint64_t>(fields_of[thread_field])) {
     return damaged(fmt::format("thread {} is not a number", quoted(fields_of[thread_field])));
   }
@@ -135,7 +135,7 @@ status trace_builder::add_row(const row& fields_of) {
 }
 
 /// gpumem writes POLICY@BYTES instead of the pointer: the policy that refused, and its memory limit.
-status trace_builder::add_refused(const row& fields_of, std::uint64_t clock_ns) {
+status trace_parser::add_refused(const row& fields_of, std::uint64_t clock_ns) {
   refused_request refused;
   refused.before_op = target_.ops.size();
   if (status parsed = parse_size(fields_of[size_field], refused.bytes); !parsed) return parsed;
@@ -158,7 +158,7 @@ status trace_builder::add_refused(const row& fields_of, std::uint64_t clock_ns) 
   return {};
 }
 
-status trace_builder::add_op(op_kind kind, std::uint64_t pointer, trace_op op) {
+status trace_parser::add_op(op_kind kind, std::uint64_t pointer, trace_op op) {
   op.kind = kind;
   const auto found = live_.find(pointer);
   if (kind == op_kind::free) {
@@ -189,7 +189,7 @@ status trace_builder::add_op(op_kind kind, std::uint64_t pointer, trace_op op) {
   return {};
 }
 
-status trace_builder::stream_index(std::uint64_t stream, std::uint16_t& index) {
+status trace_parser::stream_index(std::uint64_t stream, std::uint16_t& index) {
   const auto [found, added] = stream_numbers_.try_emplace(stream, static_cast<std::uint16_t>(target_.streams.size()));
   index = found->second;
   if (!added) return {};
@@ -200,7 +200,7 @@ status trace_builder::stream_index(std::uint64_t stream, std::uint16_t& index) {
 
 /// Converts a time of day. A time that falls by more than half a day has passed midnight; a smaller fall means that
 /// threads were logged out of order.
-status trace_builder::since_start(std::uint64_t clock_ns, std::uint64_t& time_ns) {
+status trace_parser::since_start(std::uint64_t clock_ns, std::uint64_t& time_ns) {
   if (!first_clock_ns_) first_clock_ns_ = last_clock_ns_ = clock_ns;
   const bool time_of_day = clock_ns < day_ns;
   clock_ns += days_ns_;
@@ -214,7 +214,7 @@ status trace_builder::since_start(std::uint64_t clock_ns, std::uint64_t& time_ns
   return {};
 }
 
-status trace_builder::finish() const {
+status trace_parser::finish() const {
   if (!header_seen_) return damaged("the file is empty");
   if (target_.ops.empty()) return damaged("no operations after the header");
   return {};

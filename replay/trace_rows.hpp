@@ -22,10 +22,10 @@ inline constexpr std::size_t row_fields = 6;
 
 inline status damaged(std::string reason) { return {errc::corrupt, std::move(reason)}; }
 
-/// Builds a trace from lines.
-class trace_builder {
+/// Reads the lines of a recording, one by one, into a trace.
+class trace_parser {
  public:
-  explicit trace_builder(trace& target) : target_{target} {}
+  explicit trace_parser(trace& target) : target_{target} {}
 
   status add_line(std::string_view line);
   status finish() const;
