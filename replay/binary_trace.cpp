@@ -27,13 +27,9 @@ namespace {
 
 using header = compact_header;
 constexpr std::uint64_t most_ops = std::uint64_t{1} << 32;
-constexpr std::uint64_t largest_block = std::uint64_t{1} << 48;
-constexpr std::uint64_t largest_live = std::uint64_t{1} << 56;
 constexpr std::uint64_t most_time_ns = std::uint64_t{10'000} * 3600 * 1'000'000'000;
 
 std::uint64_t checksum_of(const header& head) { return XXH3_64bits(&head, sizeof head - sizeof head.checksum); }
-
-status bad(std::string why) { return {errc::corrupt, std::move(why)}; }
 
 /// A view of a column in the payload.
 class column_view {
@@ -126,13 +122,13 @@ class op_builder {
       trace_op& op = trace_.ops.emplace_back();
       const std::uint64_t number = trace_.ops.size();
       if (unit_ != 0 && section.times[i] > (most_time_ns - time_ns_) / unit_) {
-        return bad(fmt::format("damaged: the time of operation {} is impossible", number));
+        return damaged(fmt::format("damaged: the time of operation {} is impossible", number));
       }
       op.time_ns = time_ns_ += section.times[i] * unit_;
       if (section.stream_of.size() != 0) op.stream = static_cast<std::uint16_t>(section.stream_of[i]);
       const bool good =
           op.stream < head_.streams && (section.frees(i) ? free_one(section, op) : allocate_one(section, op));
-      if (!good) return bad(fmt::format("damaged: operation {} is impossible", number));
+      if (!good) return damaged(fmt::format("damaged: operation {} is impossible", number));
     }
     return {};
   }
@@ -227,7 +223,7 @@ status add_refused(const refused_columns& read, trace& made) {
     const bool possible = each.before_op >= before && each.before_op <= made.ops.size() && each.time_ns >= time_ns &&
                           each.time_ns <= most_time_ns && each.bytes != 0 && each.bytes <= largest_block &&
                           each.stream < made.streams.size();
-    if (!possible) return bad(fmt::format("damaged: refused request {} is impossible", i + 1));
+    if (!possible) return damaged(fmt::format("damaged: refused request {} is impossible", i + 1));
     before = each.before_op;
     time_ns = each.time_ns;
     made.refused.push_back(each);
@@ -262,22 +258,22 @@ std::uint64_t memory_of(const header& head) {
 
 status check_header(const header& head) {
   if (!is_known(head.magic[version_offset])) {
-    return bad(fmt::format("a .gmtrace of version {}, expected version {} to {}",
-                           static_cast<int>(head.magic[version_offset]), static_cast<int>(version_without_refused),
-                           static_cast<int>(version_in_sections)));
+    return damaged(fmt::format("a .gmtrace of version {}, expected version {} to {}",
+                               static_cast<int>(head.magic[version_offset]), static_cast<int>(version_without_refused),
+                               static_cast<int>(version_in_sections)));
   }
-  if (head.checksum != checksum_of(head)) return bad("damaged: the checksum of the header does not match");
+  if (head.checksum != checksum_of(head)) return damaged("damaged: the checksum of the header does not match");
   const bool possible = head.ops > 0 && head.ops <= most_ops && head.allocations <= head.ops &&
                         head.slots <= head.allocations && head.streams >= 1 && head.streams <= 65536;
   // The header does not count refused requests; the limit on expansion bounds them.
   const bool counted = head.magic[version_offset] == version_without_refused;
   if (!possible || (counted && head.payload_bytes > most_payload_bytes(head))) {
-    return bad("damaged: the header has impossible counts");
+    return damaged("damaged: the header has impossible counts");
   }
   return {};
 }
 
-status expands_too_much() { return bad(fmt::format("the data expands more than {}-fold", most_expansion)); }
+status expands_too_much() { return damaged(fmt::format("the data expands more than {}-fold", most_expansion)); }
 
 /// Decompresses as much of the payload as a frame without its end contains.
 result<std::string> decompress_cut(std::string_view frame, std::uint64_t payload_bytes) {
@@ -292,8 +288,8 @@ result<std::string> decompress_cut(std::string_view frame, std::uint64_t payload
     ZSTD_outBuffer output{payload.data(), payload.size(), before};
     const std::size_t code = ZSTD_decompressStream(stream.get(), &output, &input);
     payload.resize(output.pos);
-    if (ZSTD_isError(code) != 0) return bad(fmt::format("damaged: {}", ZSTD_getErrorName(code)));
-    if (payload.size() > payload_bytes) return bad("damaged: more data than the header says");
+    if (ZSTD_isError(code) != 0) return damaged(fmt::format("damaged: {}", ZSTD_getErrorName(code)));
+    if (payload.size() > payload_bytes) return damaged("damaged: more data than the header says");
     if (expands_too_far(frame.size(), payload.size())) return expands_too_much();
     if (payload.size() == before) return payload;
   }
@@ -301,33 +297,33 @@ result<std::string> decompress_cut(std::string_view frame, std::uint64_t payload
 
 result<std::string> decompress_whole(std::string_view frame, const header& head) {
   if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != head.payload_bytes) {
-    return bad("damaged: the length of the compressed data differs from the header's");
+    return damaged("damaged: the length of the compressed data differs from the header's");
   }
   if (expands_too_far(frame.size(), head.payload_bytes)) return expands_too_much();
   // Twice a reader's: an operation has as little as 2.1 bytes in the columns, and 26 in memory.
   if (memory_of(head) > most_reader_bytes(2 * head.payload_bytes)) {
-    return bad(
+    return damaged(
         fmt::format("{} operations in {} bytes need more memory than a reader takes", head.ops, head.payload_bytes));
   }
   std::string payload(head.payload_bytes, '\0');
   const std::size_t got = ZSTD_decompress(payload.data(), payload.size(), frame.data(), frame.size());
   if (ZSTD_isError(got) != 0 || got != payload.size()) {
-    return bad(fmt::format("damaged: {}", ZSTD_isError(got) != 0 ? ZSTD_getErrorName(got) : "the data ends early"));
+    return damaged(fmt::format("damaged: {}", ZSTD_isError(got) != 0 ? ZSTD_getErrorName(got) : "the data ends early"));
   }
   if (XXH3_64bits(payload.data(), payload.size()) != head.payload_checksum) {
-    return bad("damaged: the checksum of the data does not match");
+    return damaged("damaged: the checksum of the data does not match");
   }
   return payload;
 }
 
 /// Builds the trace from the payload; if it is not `whole`, from its whole sections.
 result<trace> trace_of(std::string_view payload, const header& head, bool whole) {
-  const auto differs = [] { return bad("damaged: a column's length differs from the header's"); };
+  const auto differs = [] { return damaged("damaged: a column's length differs from the header's"); };
   column_reader reader{payload};
   column_view streams;
   column_view unit;
   if (!reader.take(streams, head.streams, 8) || !reader.take(unit, 1, 8)) {
-    return whole ? differs() : bad("cut short: no operation is whole");
+    return whole ? differs() : damaged("cut short: no operation is whole");
   }
   trace recorded;
   for (std::uint64_t i = 0; i < streams.size(); ++i) recorded.streams.push_back(streams[i]);
@@ -343,8 +339,8 @@ result<trace> trace_of(std::string_view payload, const header& head, bool whole)
     if (status added = builder.add(section); !added) return added;
   }
   if (whole && read != sections) return differs();
-  if (recorded.ops.empty()) return bad(fmt::format("cut short: no section of {} operations is whole", section_ops));
-  if (read == sections && !builder.complete()) return bad("damaged: operations are missing");
+  if (recorded.ops.empty()) return damaged(fmt::format("cut short: no section of {} operations is whole", section_ops));
+  if (read == sections && !builder.complete()) return damaged("damaged: operations are missing");
   refused_columns refused;
   const bool has_refused = head.magic[version_offset] != version_without_refused;
   const bool refused_read = read == sections && has_refused && take_refused(reader, refused);
@@ -382,7 +378,7 @@ result<trace> read_binary_trace(const std::string& path) {
   const auto file = content_of(path);
   if (!file) return file.why();
   header head;
-  if (file->size() < sizeof head) return bad("cut short: less than a header");
+  if (file->size() < sizeof head) return damaged("cut short: less than a header");
   std::memcpy(&head, file->data(), sizeof head);
   if (status good = check_header(head); !good) return good;
   const std::string_view frame = std::string_view{*file}.substr(sizeof head);
@@ -391,7 +387,7 @@ result<trace> read_binary_trace(const std::string& path) {
     const auto payload = decompress_cut(frame, head.payload_bytes);
     return payload ? trace_of(*payload, head, false) : payload.why();
   }
-  if (ZSTD_isError(frame_bytes) != 0) return bad(fmt::format("damaged: {}", ZSTD_getErrorName(frame_bytes)));
+  if (ZSTD_isError(frame_bytes) != 0) return damaged(fmt::format("damaged: {}", ZSTD_getErrorName(frame_bytes)));
   const auto payload = decompress_whole(frame, head);
   return payload ? trace_of(*payload, head, true) : payload.why();
 }

@@ -4,9 +4,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <string>
 #include <unordered_map>
+#include <utility>
+
+#include "gpumem/status.hpp"
 
 namespace gpumem::bench {
+
+/// Limits on what a recording may claim, beyond any card that exists.
+constexpr std::uint64_t largest_block = std::uint64_t{1} << 48;
+constexpr std::uint64_t largest_live = std::uint64_t{1} << 56;
+constexpr std::size_t most_streams = 65536;
+
+/// The status of a file that does not say what its format requires.
+inline status damaged(std::string reason) { return {errc::corrupt, std::move(reason)}; }
 
 /// Compressed data may always expand to this size; beyond it, to `most_expansion` times its own size.
 constexpr std::uint64_t free_expansion_bytes = std::uint64_t{64} << 20;

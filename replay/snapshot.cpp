@@ -19,13 +19,8 @@ namespace {
 
 using index = pickle_data::index;
 
-constexpr std::int64_t largest_block = std::int64_t{1} << 48;
-constexpr std::uint64_t largest_live = std::uint64_t{1} << 56;
-constexpr std::size_t most_streams = 65536;
 constexpr const char* how_to_record =
     "record with torch.cuda.memory._record_memory_history() before the work and write with _dump_snapshot";
-
-status bad(std::string reason) { return {errc::corrupt, std::move(reason)}; }
 
 struct block {
   std::int64_t bytes = 0;
@@ -53,7 +48,7 @@ class snapshot_reader {
     std::vector<event> decoded;
     constexpr std::size_t of_event = 2 * (sizeof(event) + sizeof(trace_op));  // many may refer to one in the file
     if (data_.items(list).size() > most_reader_bytes(bytes_) / of_event) {
-      return bad("the events need more memory than a reader takes");
+      return damaged("the events need more memory than a reader takes");
     }
     for (const index each : data_.items(list)) {
       event next;
@@ -80,9 +75,9 @@ class snapshot_reader {
       if (status read = number_of(segment, "address", address); !read) return read;
       if (status read = number_of(segment, "stream", stream); !read) return read;
       const auto blocks = data_.find(segment, "blocks");
-      if (!blocks) return bad("a segment has no blocks");
+      if (!blocks) return damaged("a segment has no blocks");
       // Python writes each list once. Many references to one list would take time quadratic in the file's size.
-      if (!seen.insert(*blocks).second) return bad("two segments have the same list of blocks");
+      if (!seen.insert(*blocks).second) return damaged("two segments have the same list of blocks");
       for (const index each : data_.items(*blocks)) {
         if (status added = add_block(each, stream, address, live); !added) return added;
       }
@@ -94,7 +89,7 @@ class snapshot_reader {
   /// Reads event `number`. Sets `of_block` if it concerns a block of the program.
   status read_one(index entry, std::size_t number, event& decoded, bool& of_block) const {
     const auto action = text_of(entry, "action");
-    if (!action) return bad(fmt::format("event {} has no action", number));
+    if (!action) return damaged(fmt::format("event {} has no action", number));
     decoded.allocates = *action == "alloc";
     decoded.refused = *action == "oom";
     of_block = decoded.allocates || decoded.refused || *action == "free_requested";
@@ -107,8 +102,8 @@ class snapshot_reader {
     if (data_.find(entry, "time_us")) {  // missing before PyTorch 2.2
       if (status read = number_of(entry, "time_us", decoded.time_us); !read) return read;
     }
-    if (decoded.request.bytes < 0 || decoded.request.bytes > largest_block)
-      return bad(fmt::format("an event of {} bytes", decoded.request.bytes));
+    if (decoded.request.bytes < 0 || decoded.request.bytes > std::int64_t{largest_block})
+      return damaged(fmt::format("an event of {} bytes", decoded.request.bytes));
     return {};
   }
   /// Adds a block at `address`, unless the entry has its own address. Advances `address` to the next block.
@@ -118,20 +113,22 @@ class snapshot_reader {
     if (data_.find(entry, "address")) {
       if (status read = number_of(entry, "address", address); !read) return read;
     }
-    if (bytes < 0 || bytes > largest_block || address < 0) return bad(fmt::format("a block of {} bytes", bytes));
+    if (bytes < 0 || bytes > std::int64_t{largest_block} || address < 0)
+      return damaged(fmt::format("a block of {} bytes", bytes));
     const auto state = text_of(entry, "state");
-    if (!state) return bad("a block has no state");
+    if (!state) return damaged("a block has no state");
     if (*state == "active_allocated") {
       std::int64_t requested = bytes;
       if (data_.find(entry, "requested_size")) {
         if (status read = number_of(entry, "requested_size", requested); !read) return read;
       }
-      if (requested < 0 || requested > bytes) return bad(fmt::format("a block of {} bytes for {}", bytes, requested));
+      if (requested < 0 || requested > bytes)
+        return damaged(fmt::format("a block of {} bytes for {}", bytes, requested));
       if (!blocks.emplace(key_of(address), block{requested, stream}).second)
-        return bad(fmt::format("two blocks at {:#x}", address));
+        return damaged(fmt::format("two blocks at {:#x}", address));
     }
     if (address > std::numeric_limits<std::int64_t>::max() - bytes)
-      return bad(fmt::format("a block at {:#x}", address));
+      return damaged(fmt::format("a block at {:#x}", address));
     address += bytes;
     return {};
   }
@@ -143,7 +140,7 @@ class snapshot_reader {
   status number_of(index entry, std::string_view key, std::int64_t& number) const {
     const auto found = data_.find(entry, key);
     const auto value = found ? data_.integer(*found) : std::nullopt;
-    if (!value) return bad(fmt::format("{} is missing or no number", key));
+    if (!value) return damaged(fmt::format("{} is missing or no number", key));
     number = *value;
     return {};
   }
@@ -159,9 +156,9 @@ status rewind(const std::vector<event>& events, blocks_by_address& live) {
     if (e.refused) continue;
     if (e.allocates) {
       if (live.erase(key_of(e.address)) == 0)
-        return bad(fmt::format("event {}: the block at {:#x} ends nowhere", i, e.address));
+        return damaged(fmt::format("event {}: the block at {:#x} ends nowhere", i, e.address));
     } else if (!live.emplace(key_of(e.address), e.request).second) {
-      return bad(fmt::format("event {}: the block at {:#x} is freed, and live afterwards", i, e.address));
+      return damaged(fmt::format("event {}: the block at {:#x} is freed, and live afterwards", i, e.address));
     }
   }
   return {};
@@ -198,7 +195,7 @@ class trace_maker {
     }
     live_.insert_or_assign(key_of(address), op);
     live_bytes_ += round_up(op.bytes, block_granularity);
-    if (live_bytes_ > largest_live) return bad("more than 2^56 bytes are live");
+    if (live_bytes_ > largest_live) return damaged("more than 2^56 bytes are live");
     recorded_.peak_live_bytes = std::max(recorded_.peak_live_bytes, live_bytes_);
     recorded_.ops.push_back(op);
     return {};
@@ -231,7 +228,7 @@ class trace_maker {
         stream_numbers_.try_emplace(as_recorded, static_cast<std::uint16_t>(recorded_.streams.size()));
     position = found->second;
     if (!added) return {};
-    if (recorded_.streams.size() == most_streams) return bad("more than 65536 streams");
+    if (recorded_.streams.size() == most_streams) return damaged("more than 65536 streams");
     recorded_.streams.push_back(as_recorded);
     return {};
   }
@@ -263,7 +260,7 @@ result<trace> make_trace(const std::vector<event>& events, const blocks_by_addre
     if (!made) return made;
   }
   trace recorded = maker.take();
-  if (recorded.ops.empty()) return bad("no operations in the snapshot");
+  if (recorded.ops.empty()) return damaged("no operations in the snapshot");
   return recorded;
 }
 
@@ -271,15 +268,15 @@ result<trace> make_trace(const std::vector<event>& events, const blocks_by_addre
 result<std::size_t> choose_device(const pickle_data& data, std::span<const index> traces, int wanted) {
   if (wanted >= 0) {
     if (static_cast<std::size_t>(wanted) < traces.size()) return static_cast<std::size_t>(wanted);
-    return bad(fmt::format("no device {}; the snapshot has {}", wanted, traces.size()));
+    return damaged(fmt::format("no device {}; the snapshot has {}", wanted, traces.size()));
   }
   std::optional<std::size_t> only;
   for (std::size_t i = 0; i < traces.size(); ++i) {
     if (data.items(traces[i]).empty()) continue;
-    if (only) return bad(fmt::format("recordings of several devices; expected FILE:N, such as FILE:{}", *only));
+    if (only) return damaged(fmt::format("recordings of several devices; expected FILE:N, such as FILE:{}", *only));
     only = i;
   }
-  if (!only) return bad(fmt::format("a snapshot without a recording; {}", how_to_record));
+  if (!only) return damaged(fmt::format("a snapshot without a recording; {}", how_to_record));
   return *only;
 }
 
@@ -292,10 +289,10 @@ result<trace> trace_of_snapshot(std::string_view bytes, int device) {
   const auto segments = data->find(data->root(), "segments");
   const auto traces = data->find(data->root(), "device_traces");
   if (is_cut && segments && !traces) {
-    return bad(fmt::format("cut short at byte {}: the file ends before its events", bytes.size()));
+    return damaged(fmt::format("cut short at byte {}: the file ends before its events", bytes.size()));
   }
   if (!segments || !traces) {
-    return bad(
+    return damaged(
         fmt::format("a pickle, but not a memory snapshot of PyTorch (segments, device_traces); {}", how_to_record));
   }
   const std::span<const index> all = data->items(*traces);
@@ -306,7 +303,7 @@ result<trace> trace_of_snapshot(std::string_view bytes, int device) {
   const bool whole = !is_cut || *chosen + 1 != all.size() || data->text(keys[keys.size() - 2]) != "device_traces";
   const auto events = reader.events(all[*chosen], whole);
   if (!events) return events.why();
-  if (events->empty()) return bad(fmt::format("no allocation was recorded; {}", how_to_record));
+  if (events->empty()) return damaged(fmt::format("no allocation was recorded; {}", how_to_record));
   if (!whole) {
     auto made = make_trace(*events, freed_first(*events));
     if (made) {

@@ -12,13 +12,10 @@ namespace gpumem::bench {
 namespace {
 
 constexpr std::string_view refused_action = "allocate failure";
-constexpr std::string_view header = "Thread,Time,Action,Pointer,Size,Stream";
-constexpr std::uint64_t largest_block = std::uint64_t{1} << 48;
-constexpr std::uint64_t largest_live = std::uint64_t{1} << 56;
+constexpr std::string_view header_line = "Thread,Time,Action,Pointer,Size,Stream";
 constexpr std::uint64_t hour_ns = std::uint64_t{3600} * 1'000'000'000;
 constexpr std::uint64_t day_ns = 24 * hour_ns;
 constexpr std::uint64_t most_hours = 10'000;
-constexpr std::size_t most_streams = 65536;
 
 std::string quoted(std::string_view text) { return fmt::format("'{}'", printable(text, 48)); }
 
@@ -78,7 +75,8 @@ enum field : std::size_t { thread_field, time_field, action_field, pointer_field
 status trace_parser::add_line(std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   if (!header_seen_) {
-    if (line != header) return damaged(fmt::format("wrong header {}, expected {}", quoted(line), quoted(header)));
+    if (line != header_line)
+      return damaged(fmt::format("wrong header {}, expected {}", quoted(line), quoted(header_line)));
     header_seen_ = true;
     return {};
   }

@@ -20,8 +20,6 @@ namespace gpumem::bench {
 /// The number of fields of a row.
 inline constexpr std::size_t row_fields = 6;
 
-inline status damaged(std::string reason) { return {errc::corrupt, std::move(reason)}; }
-
 /// Reads the lines of a recording, one by one, into a trace.
 class trace_parser {
  public:

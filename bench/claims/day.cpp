@@ -19,7 +19,7 @@ namespace gpumem::bench {
 namespace {
 
 constexpr std::size_t users = 4;
-constexpr std::size_t cards = 4;
+constexpr std::size_t card_count = 4;
 constexpr double day_s = 10 * 3600.0;
 constexpr double job_s = 45 * 60.0;    ///< mean length of a job
 constexpr double pause_s = 20 * 60.0;  ///< mean time between the end of a user's job and the next look
@@ -50,7 +50,7 @@ struct tally {
 double exponential(random_numbers& random, double mean) { return -mean * std::log(1 - random.share()); }
 
 std::size_t pick_by_hand(rule selection, const std::vector<job>& all, double time_s, random_numbers& random) {
-  std::array<std::size_t, cards> in_use{};
+  std::array<std::size_t, card_count> in_use{};
   for (const job& each : all) {
     if (each.start_s <= time_s && time_s < each.end_s) ++in_use[each.card];
   }
@@ -58,7 +58,7 @@ std::size_t pick_by_hand(rule selection, const std::vector<job>& all, double tim
   if (selection == rule::first_card) return 0;
   if (selection != rule::any_idle) return fewest;
   std::vector<std::size_t> idle;
-  for (std::size_t i = 0; i < cards; ++i) {
+  for (std::size_t i = 0; i < card_count; ++i) {
     if (in_use[i] == in_use[fewest]) idle.push_back(i);
   }
   return idle[random.below(idle.size())];
@@ -66,8 +66,8 @@ std::size_t pick_by_hand(rule selection, const std::vector<job>& all, double tim
 
 /// The choice of GPUMEM_DEVICES=auto, given the memory that shows as in use at this moment.
 status place_by_auto(const std::vector<job>& all, double time_s, job& placed_job) {
-  std::vector<card_state> visible(cards);
-  for (std::size_t i = 0; i < cards; ++i) {
+  std::vector<card_state> visible(card_count);
+  for (std::size_t i = 0; i < card_count; ++i) {
     visible[i].uuid = fmt::format("GPU-simulated-day-{}", i);
     visible[i].free_bytes = 80 * gib;
     visible[i].known = true;
@@ -122,7 +122,7 @@ status simulate_day(rule selection, std::uint64_t seed, tally& counts) {
     all.push_back(std::move(next));
   }
   for (const job& each : all) {
-    std::array<std::size_t, cards> other_jobs{};
+    std::array<std::size_t, card_count> other_jobs{};
     for (const job& candidate : all) {
       if (&candidate != &each && candidate.start_s <= each.start_s && each.start_s < candidate.end_s)
         ++other_jobs[candidate.card];

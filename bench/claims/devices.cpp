@@ -15,7 +15,7 @@ namespace gpumem::bench {
 namespace {
 
 /// `count` cards of 80 GiB in one address space.
-std::vector<std::unique_ptr<sim_device>> cards(std::size_t count) {
+std::vector<std::unique_ptr<sim_device>> simulated_cards(std::size_t count) {
   std::vector<std::unique_ptr<sim_device>> devices;
   for (std::size_t i = 0; i < count; ++i) {
     sim_config config;
@@ -102,7 +102,7 @@ result<findings> visible_devices(const claim_setup& /*setup*/) {
   findings found;
   std::size_t right = 0;
   for (const selection& each : selections) {
-    const auto all = cards(4);
+    const auto all = simulated_cards(4);
     std::vector<device*> visible;
     for (const visible_card& selected : visible_cards(machine, each.variable).cards)
       visible.push_back(all[selected.card].get());
@@ -143,7 +143,7 @@ result<findings> towers_split_the_batch(const claim_setup& setup) {
   constexpr unsigned layers = 16;
   findings found;
   for (const std::size_t towers : {1U, 2U, 4U}) {
-    const auto all = cards(towers);
+    const auto all = simulated_cards(towers);
     std::vector<device*> devices;
     devices.reserve(all.size());
     for (const auto& each : all) devices.push_back(each.get());

@@ -11,7 +11,6 @@
 namespace gpumem::bench {
 namespace {
 
-constexpr std::uint64_t most_bytes = std::uint64_t{64} << 30;
 constexpr std::uint64_t least_bytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t bucket_bytes = std::uint64_t{25} << 20;  // gradients that are reduced together
 constexpr std::uint16_t compute = 0;
@@ -304,7 +303,7 @@ network_shape draw_network(random_numbers& random) {
     const network_shape shape = draw_any(random);
     random_numbers fixed{1};
     const trace step = train(shape, 1, fixed);
-    if (step.peak_live_bytes >= least_bytes && step.peak_live_bytes <= most_bytes) return shape;
+    if (step.peak_live_bytes >= least_bytes && step.peak_live_bytes <= most_generated_bytes) return shape;
   }
 }
 

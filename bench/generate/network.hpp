@@ -11,6 +11,9 @@
 
 namespace gpumem::bench {
 
+/// The peak of live bytes of a generated program, at most: it fits a card of 80 GiB.
+constexpr std::uint64_t most_generated_bytes = std::uint64_t{64} << 30;
+
 enum class model_kind : std::uint8_t { transformer, moe, conv, recurrent };
 enum class optimiser_kind : std::uint8_t { sgd, momentum, adam, adafactor };
 enum class parallel_kind : std::uint8_t { none, data, tensor, pipeline };

@@ -7,12 +7,12 @@
 #include <cmath>
 #include <vector>
 
+#include "network.hpp"
 #include "workload.hpp"
 
 namespace gpumem::bench {
 namespace {
 
-constexpr std::uint64_t most_bytes = std::uint64_t{64} << 30;
 constexpr std::uint32_t none = UINT32_MAX;
 
 struct factors {
@@ -100,7 +100,7 @@ trace vary(const trace& recorded, std::uint64_t ops, random_numbers& random) {
   for (;;) {
     const factors scale = draw_factors(random);
     trace made = replayed(recorded, cut(recorded, ops, random), scale);
-    if (made.peak_live_bytes <= most_bytes) return made;
+    if (made.peak_live_bytes <= most_generated_bytes) return made;
   }
 }
 

@@ -13,6 +13,7 @@
 #include "child.hpp"
 #include "folder.hpp"
 #include "inputs.hpp"
+#include "json_line.hpp"
 #include "log.hpp"
 #include "page.hpp"
 #include "summary.hpp"
@@ -24,8 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using json = nlohmann::ordered_json;
 using file_pointer = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
-
-std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 /// Reads the rows of a folder again, one at a time.
 class row_reader {
@@ -86,7 +85,7 @@ status for_each_row(const merged& merged_sweep, const std::function<bool(std::st
     if (!reader.read(known->second, row)) {
       return {errc::bad_setting, fmt::format("{}: cannot be read", merged_sweep.found.files[known->second.file])};
     }
-    row.insert(key_length, ",\"trace\":" + dumped(merged_sweep.plan.traces[trace]));
+    row.insert(key_length, ",\"trace\":" + json_line(merged_sweep.plan.traces[trace]));
     if (!each(row)) return {errc::bad_setting, "cannot be written"};
   }
   return {};
@@ -148,7 +147,7 @@ status write_json(const std::string& path, const merged& merged_sweep, json summ
   status written = write_whole(path, [&](std::FILE* file) {
     std::string head = "{";
     const json all = head_of(merged_sweep, std::move(summary));
-    for (const auto& [key, value] : all.items()) head += fmt::format("\"{}\":{},\n", key, dumped(value));
+    for (const auto& [key, value] : all.items()) head += fmt::format("\"{}\":{},\n", key, json_line(value));
     bool first = true;
     bool good = std::fputs((head + "\"results\":[").c_str(), file) >= 0;
     rows = for_each_row(merged_sweep, [&](std::string_view row) {
@@ -172,7 +171,7 @@ status write_page(const std::string& path, const merged& merged_sweep, json summ
       merged_sweep.failed == 0 ? "" : fmt::format(" {} units failed.", merged_sweep.failed),
       merged_sweep.missing == 0 ? "" : fmt::format(" {} units have no result yet.", merged_sweep.missing));
   data["made_by"] = fmt::format("gpumem_bench merge, of a sweep by {}", merged_sweep.plan.version);
-  const std::string page = make_sweep_page(dumped(data));
+  const std::string page = make_sweep_page(json_line(data));
   return write_whole(path,
                      [&](std::FILE* file) { return std::fwrite(page.data(), 1, page.size(), file) == page.size(); });
 }

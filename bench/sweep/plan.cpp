@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "binary_trace.hpp"
+#include "json_line.hpp"
 #include "log.hpp"
 #include "parallel.hpp"
 #include "policy_row.hpp"
@@ -83,8 +84,6 @@ json settings_of(const sweep_plan& plan, const unit& work) {
       {"shared_use", plan.definition.shared_use},       {"plan_steps", plan.definition.plan_steps}};
 }
 
-std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
-
 }  // namespace
 
 std::string hex(const hash128& hash) { return fmt::format("{:016x}{:016x}", hash[0], hash[1]); }
@@ -133,7 +132,7 @@ sweep_plan make_plan(manifest definition, std::string version, std::vector<trace
                       static_cast<std::uint16_t>(c),
                       static_cast<std::uint16_t>(s)};
             each.key = hash_of(fmt::format("gpumem sweep 1\n{}\n{}\n{}", plan.version, hex(plan.traces[t].content),
-                                           dumped(settings_of(plan, each))));
+                                           json_line(settings_of(plan, each))));
             plan.units.push_back(each);
           }
         }
@@ -155,7 +154,7 @@ std::string row_head(const sweep_plan& plan, const unit& work) {
                   {"seed", plan.definition.seeds[work.seed]},
                   {"mode", to_string(plan.definition.mode)},
                   {"simulated", true}};
-  std::string text = dumped(head);
+  std::string text = json_line(head);
   text.pop_back();
   return text;
 }
@@ -167,7 +166,7 @@ std::string request_of(const sweep_plan& plan, const unit& work) {
   request["name"] = source.name;
   request["workload"] = source.workload;
   request["head"] = row_head(plan, work);
-  return dumped(request);
+  return json_line(request);
 }
 
 std::string describe(const sweep_plan& plan, const unit& work) {

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "json_line.hpp"
 #include "log.hpp"
 #include "manifest.hpp"
 #include "output_file.hpp"
@@ -26,8 +27,6 @@ using json = nlohmann::ordered_json;
 
 /// Plans are limited by steps, not by time, so that they are reproducible.
 constexpr std::chrono::hours no_time_limit{24 * 365};
-
-std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 /// Replaces the trace's path in a message by its name, so that rows do not depend on where the trace is stored.
 std::string without_path(std::string text, const std::string& path, const std::string& name) {
@@ -48,9 +47,9 @@ void leave_out(json& row) {
 }
 
 unit_rows rows_of(const std::string& head, const json& figures, const json& times) {
-  std::string body = dumped(figures);
+  std::string body = json_line(figures);
   body.front() = ',';
-  return {head + body, dumped(times)};
+  return {head + body, json_line(times)};
 }
 
 result<policy_row> row_for(const json& request, const trace& recorded, own_plan& plan) {
@@ -92,7 +91,7 @@ unit_rows fit_unit(const std::string& head, const trace& recorded, const policy_
 
 std::string error_row(std::string_view head, std::string_view kind, std::string_view text) {
   const json error{{"kind", kind}, {"text", printable(text, 1000)}};
-  return fmt::format("{},\"error\":{}}}", head, dumped(error));
+  return fmt::format("{},\"error\":{}}}", head, json_line(error));
 }
 
 bool is_error_row(std::string_view row) noexcept { return row.find(",\"error\":{\"kind\":") != std::string_view::npos; }
