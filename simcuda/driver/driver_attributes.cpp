@@ -9,13 +9,6 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-const gpu* device_of(CUdevice device) {
-  const driver_state& w = the_driver_state();
-  return device >= 0 && static_cast<std::size_t>(device) < w.gpus.size()
-             ? w.gpus[static_cast<std::size_t>(device)].get()
-             : nullptr;
-}
-
 constexpr int most = std::numeric_limits<int>::max();
 
 /// Returns an attribute that programs are known to read; 0 for others, as on a card without the feature.

@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::uint64_t copy_ns = 10'000;  // time that a copy or a fill occupies its stream
 
-std::uint64_t number_of(const void* ptr) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(ptr)); }
-void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
 bool on_a_device(CUdeviceptr address) { return holder_of(address) != nullptr; }
 
 /// Reports work on the bytes to the referee. Bytes of another device are not reported: its referee does not know the

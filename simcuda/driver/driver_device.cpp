@@ -13,17 +13,6 @@
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
-namespace {
-
-gpu* device_of(CUdevice device) {
-  driver_state& w = the_driver_state();
-  return device >= 0 && static_cast<std::size_t>(device) < w.gpus.size()
-             ? w.gpus[static_cast<std::size_t>(device)].get()
-             : nullptr;
-}
-
-}  // namespace
-
 extern "C" {
 
 // The headers declare it for the toolkit only.

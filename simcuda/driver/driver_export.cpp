@@ -17,13 +17,6 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-gpu* owner_of_run(CUmemGenericAllocationHandle handle) {
-  for (const auto& g : the_driver_state().gpus) {
-    if (g->runs.count(handle) != 0) return g.get();
-  }
-  return nullptr;
-}
-
 /// Writes a word on a stream: immediately, since a program may poll it, unless the stream captures.
 template <typename Word>
 CUresult write_word(CUstream handle, CUdeviceptr address, Word value) {

@@ -23,7 +23,6 @@ std::uint64_t rounded(std::uint64_t bytes) {
 bool shares_a_segment(std::uint64_t bytes) {
   return bytes <= small_blocks::largest && the_driver_state().config.granularity_bytes == small_blocks::segment_bytes;
 }
-std::uint64_t number_of(const void* ptr) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(ptr)); }
 
 CUresult allocate(gpu& device, CUdeviceptr* address, std::size_t bytes) {
   const shared_cards_lock turn{device};
@@ -54,8 +53,6 @@ CUresult allocate_managed(gpu& card, CUdeviceptr* block, std::size_t bytes) {
   *block = *got;
   return CUDA_SUCCESS;
 }
-
-void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
 
 bool is_device_location(const CUmemLocation& location) {
   return location.type == CU_MEM_LOCATION_TYPE_DEVICE && location.id >= 0 &&
@@ -262,13 +259,6 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t b
   g.run_bytes[*handle] = bytes;
   if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) g.exportable.insert(*handle);
   return CUDA_SUCCESS;
-}
-
-static gpu* owner_of_run(CUmemGenericAllocationHandle handle) {
-  for (const auto& g : the_driver_state().gpus) {
-    if (g->runs.count(handle) != 0) return g.get();
-  }
-  return nullptr;
 }
 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {

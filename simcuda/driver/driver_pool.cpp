@@ -11,13 +11,6 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-gpu* device_of(CUdevice device) {
-  const driver_state& w = the_driver_state();
-  return device >= 0 && static_cast<std::size_t>(device) < w.gpus.size()
-             ? w.gpus[static_cast<std::size_t>(device)].get()
-             : nullptr;
-}
-
 CUmemoryPool pool_of(const gpu& device) { return reinterpret_cast<CUmemoryPool>(device.pool.get()); }
 
 /// The pool's largest figures since the program reset them.

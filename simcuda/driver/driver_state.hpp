@@ -326,6 +326,24 @@ inline CUresult current(gpu** device, CUcontext* context = nullptr) {
   if (context != nullptr) *context = c;
   return CUDA_SUCCESS;
 }
+/// The card of an ordinal; null if there is none.
+inline gpu* device_of(CUdevice device) {
+  const driver_state& w = the_driver_state();
+  return device >= 0 && static_cast<std::size_t>(device) < w.gpus.size()
+             ? w.gpus[static_cast<std::size_t>(device)].get()
+             : nullptr;
+}
+/// The card that holds a handle of cuMemCreate; null if none does.
+inline gpu* owner_of_run(CUmemGenericAllocationHandle handle) {
+  for (const auto& g : the_driver_state().gpus) {
+    if (g->runs.count(handle) != 0) return g.get();
+  }
+  return nullptr;
+}
+inline std::uint64_t number_of(const void* ptr) {
+  return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(ptr));
+}
+inline void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
 /// Returns the device on which the address was allocated, whatever context is current; null: none.
 gpu* owner_of(CUdeviceptr address);
 /// As `owner_of`, but also finds reserved ranges.

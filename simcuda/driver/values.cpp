@@ -24,7 +24,6 @@ struct answered_reads {
 thread_local int open_operations = 0;
 thread_local answered_reads answered;
 
-std::uint64_t number_of(const void* ptr) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(ptr)); }
 bool moves(std::uint64_t bytes) { return !the_driver_state().config.lazy_values || bytes <= kept_value_bytes(); }
 /// Whether the size is that of a count or a boolean that an operation reads back while it runs.
 bool is_answered(std::uint64_t bytes) {
