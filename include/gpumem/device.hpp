@@ -56,7 +56,7 @@ struct device_info {
   bool simulated = false;
   bool reports_captures = false;  ///< `capture_id` works; otherwise the program must call capture_begin and capture_end
   bool integrated = false;        ///< its memory is the host's
-  bool exclusive = false;         ///< in a compute mode that allows one process a context, or none
+  bool exclusive = false;         ///< the compute mode allows a context to one process only, or to none
 };
 
 /// Whether a device is usable, known without a driver call.
