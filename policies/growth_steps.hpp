@@ -1,8 +1,8 @@
 /// The size of the next segment when a pool grows on demand.
 ///
 /// A large request gets a segment of its own size, because in a shared segment it would leave a hole that no later
-/// large request fits. Large means 24 MiB or more, 1/96 of the pool above 2.25 GiB, and 32 MiB or more above 3 GiB. All
-/// other requests share a segment of one step:
+/// large request fits. Large means at least clamp(pool / 96, 24 MiB, 32 MiB). All other requests share a segment of one
+/// step:
 ///
 /// | the pool holds   | a step                                    |
 /// |------------------|-------------------------------------------|

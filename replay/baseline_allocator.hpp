@@ -1,8 +1,8 @@
 /// Adapts a baseline to the allocator interface, so that one replay loop serves both.
 ///
-/// As programs must do by hand with these allocators, a free first orders the block's stream after every other stream
-/// that used the block. Statistics hold only live and reserved bytes; pools, limits, captures and checks are not
-/// supported. One thread.
+/// Baselines do not track uses on other streams. So a free first makes the block's stream wait for every other stream
+/// that used the block, as a program must do by hand. Statistics hold only live and reserved bytes; pools, limits,
+/// captures and checks are not supported. One thread.
 #pragma once
 
 #include <memory>

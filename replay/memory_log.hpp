@@ -1,4 +1,4 @@
-/// The memory events of a replay; the page is drawn from them afterwards.
+/// The memory events of a replay, from which the HTML report is drawn afterwards.
 ///
 /// The replay logs blocks, and `logged_device` logs the device's memory. One thread.
 #pragma once

@@ -23,7 +23,7 @@ struct policy_row {
   settings config;
   unsigned tenants = 1;           ///< simultaneous replays of the trace, half a trace out of step
   bool own_plan = false;          ///< follows a plan made from its own trace
-  bool takes_everything = false;  ///< takes all of the device's memory at once, so its peak of reserved says little
+  bool takes_everything = false;  ///< takes all of the device's memory at once, so it is not compared by peak reserved
 };
 
 /// Reads GPUMEM_* strictly, except variables without a meaning here (GPUMEM_TRACE, GPUMEM_STATS).

@@ -1,6 +1,6 @@
 /// Replays a trace through an allocator over the simulated device, or over CUDA streams (cuda_replay_device.hpp).
 ///
-/// Each operation takes the host 5 us of virtual time, or longer, until the trace's time of the operation. Work on a
+/// The host starts an operation 5 us of virtual time after the previous one, or at the trace's time if later. Work on a
 /// block is enqueued after its allocation and just before its free. The device lags behind the host, so a freed block
 /// is still in use for `lag_ns`. A free on a stream other than the block's counts as a use there. One thread; several
 /// replays may run at once, each on its own device.

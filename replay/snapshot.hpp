@@ -19,7 +19,8 @@ inline bool begins_as_pickle(std::string_view bytes) {
 
 /// `bytes` is the whole file. `device` is an ordinal, or -1 for the only device with a recording. The result has no
 /// name and no path. `corrupt` gives the reason without the file's name. If the end of the file is missing, reads the
-/// events before it and sets `cut` of the result; the blocks live before the recording are then those that events free.
+/// events before it and sets `cut` of the result; a block counts as live before the recording only if one of these
+/// events frees it.
 result<trace> trace_of_snapshot(std::string_view bytes, int device);
 
 }  // namespace gpumem::bench

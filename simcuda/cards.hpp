@@ -21,12 +21,12 @@ struct card_profile {
   int l2_kib = 0;
 
   [[nodiscard]] constexpr std::uint64_t bytes() const noexcept { return memory_mib << 20; }
-  /// The compute capability for which common binaries have code on this card. 8.9 runs code for 8.6.
+  /// The compute capability of the code in common binaries that this card runs: a card of 8.9 runs code for 8.6.
   [[nodiscard]] constexpr int code_version() const noexcept {
     const int own = compute_major * 10 + compute_minor;
     return own == 89 ? 86 : own;
   }
-  /// Largest shared memory of a block, by opting in.
+  /// The most shared memory of a thread block that opts in (cudaDevAttrMaxSharedMemoryPerBlockOptin).
   [[nodiscard]] constexpr int shared_bytes_opt_in() const noexcept {
     return (shared_kib_per_multiprocessor - (compute_major >= 8 ? 1 : 0)) * 1024;
   }

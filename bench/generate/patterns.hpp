@@ -1,4 +1,5 @@
-/// Programs whose sizes change, each a pattern from a public report or of a common kind of program.
+/// Allocation patterns of programs whose request sizes change, each from a public report or typical of a kind of
+/// program.
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,8 @@
 
 namespace gpumem::bench {
 
-/// Follows a random ring of blocks, each on its own cache line. Like a walk over live blocks, it keeps its state
-/// between repetitions, so that both meet the caches as other cases left them.
+/// Follows a random ring of blocks, each on its own cache line. Keeps its state between repetitions, as a walk over
+/// live blocks does, so that other cases evict both from the processor's caches.
 class pointer_chase {
  public:
   explicit pointer_chase(std::size_t blocks) : blocks_{blocks} {}

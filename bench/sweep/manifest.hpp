@@ -18,7 +18,7 @@ namespace gpumem::bench::sweep {
 enum class sweep_mode : std::uint8_t { compare, fit };
 std::string_view to_string(sweep_mode mode) noexcept;
 
-/// The memory a program may use of the card: the limit of rows that name none.
+/// The card's memory that a program may use. It is the limit of rows that name no limit.
 struct capacity {
   std::string text;                          ///< `24GiB`, `30%`, `110%live`; empty: no limit
   std::optional<double> share_of_peak_live;  ///< `110%live`: 1.1

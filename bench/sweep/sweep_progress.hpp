@@ -20,8 +20,8 @@ class sweep_progress {
  public:
   enum class form : std::uint8_t { none, line, lines };
 
-  /// `before` units were done at the start. The terminal is standard error; with `any_terminal`, otherwise the
-  /// controlling terminal (mpirun puts a pipe between).
+  /// `before` units were done at the start. Draws on standard error if it is a terminal. With `any_terminal`, else
+  /// draws on the controlling terminal, because mpirun replaces standard error by a pipe.
   sweep_progress(std::uint64_t before, std::uint64_t total, bool quiet, bool lines, bool any_terminal);
   ~sweep_progress();
   sweep_progress(const sweep_progress&) = delete;

@@ -140,7 +140,7 @@ class allocator {
   /// `stream` that share a region reuse its memory.
   virtual result<std::uint64_t> open_region(int device, stream_ref stream);
   /// States that no new work will use the region. Its free memory becomes free for others behind a fence; live blocks
-  /// follow with their free.
+  /// do when they are freed.
   virtual status close_region(int device, std::uint64_t region);
 
   /// Returns wholly idle segments to the device until `bytes` are returned; by default all of them.
@@ -173,7 +173,7 @@ class allocator {
 
  protected:
   allocator() = default;
-  /// Called if the thread's cache does not serve an allocation or free. Allocators that are not gpumem's have no cache,
+  /// Called if the thread's cache does not serve an allocation or free. Allocators other than gpumem's have no cache,
   /// so these serve every call. On `out_of_memory` stores the report in `refusal`, if not null.
   virtual result<void*> do_allocate(const request& request, oom_slot* refusal) = 0;
   virtual status do_deallocate(void* pointer, const free_args& stated) = 0;

@@ -1,8 +1,9 @@
 /// The interface to a GPU: every operation that gpumem needs of a device.
 ///
-/// Two devices implement it: `sim_device` (virtual clock, referee, fault injection; runs anywhere) and the driver's
-/// (cuda_device.hpp). The public functions count each call and then make one virtual call. All may be called from any
-/// thread. Sizes are bytes, times nanoseconds, addresses device virtual addresses.
+/// Implementations: `sim_device` (virtual clock, referee, fault injection; runs anywhere), the CUDA driver's device
+/// (cuda_device.hpp), and `pinned_device` for the pinned host memory of either. The public functions count each call
+/// and then make one virtual call. All may be called from any thread. Sizes are bytes, times nanoseconds, addresses
+/// device virtual addresses.
 #pragma once
 
 #include <array>
@@ -55,7 +56,7 @@ struct device_info {
   bool simulated = false;
   bool reports_captures = false;  ///< `capture_id` works; otherwise the program must call capture_begin and capture_end
   bool integrated = false;        ///< its memory is the host's
-  bool exclusive = false;         ///< in a compute mode that allows one process a context, or none
+  bool exclusive = false;         ///< the compute mode allows a context to one process only, or to none
 };
 
 /// Whether a device is usable, known without a driver call.

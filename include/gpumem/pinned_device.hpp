@@ -1,7 +1,7 @@
 /// Pinned host memory of a GPU, as a device: an allocator opened over it serves staging buffers.
 ///
-/// All policies, limits and stream rules apply to this memory. The host's own use of a block counts as work on a stream
-/// of its own, `host_stream()`. All functions may be called from any thread.
+/// All policies, limits and stream rules apply to this memory. Use of a block by the host counts as work on a separate
+/// stream, `host_stream()`. All functions may be called from any thread.
 #pragma once
 
 #include <cstdint>

@@ -55,10 +55,10 @@ struct page_rules {
 
 /// How a pool supplies the pages that a request lacks.
 struct page_request {
-  std::uint64_t make_bytes = 0;  ///< the most to make new; idle pages supply the rest
-  std::uint64_t run_bytes = 0;   ///< the longest piece to make; a piece moves only as a whole
-  /// The most to make instead of pages that cannot be moved. Beyond it, idle pieces that are too long to move first go
-  /// back to the device.
+  std::uint64_t make_bytes = 0;  ///< the most bytes of new pages; idle pages supply the rest
+  std::uint64_t run_bytes = 0;   ///< the longest run of new pages; a run moves only as a whole
+  /// The most bytes of new pages in place of idle pages that cannot be moved. Beyond this, the pool first returns idle
+  /// runs that are too long to move to the device.
   std::uint64_t over_bytes = UINT64_MAX;
   bool moves = true;  ///< idle pages may supply the request; if false, they only go back to the device
 };
@@ -80,7 +80,7 @@ struct policy_needs {
   bool limit = false;  ///< opening is refused without GPUMEM_LIMIT or GPUMEM_POOLS
   bool pools = false;  ///< opening is refused without GPUMEM_POOLS
   bool everything =
-      false;  ///< takes all allowed memory at the allocator's first use; without a limit, less GPUMEM_RESERVE
+      false;  ///< takes all allowed memory at the allocator's first use; without a limit, all but GPUMEM_RESERVE
   plan_use plan{};
   /// The policy that replaces it on a device that cannot map pages; empty if it needs no replacement.
   std::string without_pages{};

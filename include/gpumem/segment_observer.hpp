@@ -14,15 +14,17 @@ struct segment_extent {
   int device = 0;  ///< logical
   address begin = 0;
   std::uint64_t bytes = 0;
-  bool paged = false;  ///< pages; one call may remove parts of several added extents, and the reverse
+  /// Pages: a removed extent may cover parts of several added extents, and an added one parts of several removed ones.
+  bool paged = false;
 };
 
 /// Notified of each segment after it is added and before it is removed.
 ///
-/// The thread that makes the driver call also calls the observer. It holds no lock of gpumem, but possibly the pool's
-/// turn to grow, for which other threads wait. So an observer may query figures, segments and blocks, and free blocks.
-/// It must not allocate, trim, or set a limit, or wait for a thread that does. `segment_added` may be called during a
-/// capture; `segment_removing` is not, unless gpumem does not know of the capture. Exceptions are logged and ignored.
+/// The thread that makes the driver call also calls the observer. It holds no lock of gpumem. It may be the thread
+/// that grows the pool, for which other threads wait. So an observer may query figures, segments and blocks, and free
+/// blocks. It must not allocate, trim, or set a limit, or wait for a thread that does. `segment_added` may be called
+/// during a capture; `segment_removing` is not, unless gpumem does not know of the capture. Exceptions are logged and
+/// ignored.
 class segment_observer {
  public:
   virtual ~segment_observer() = default;

@@ -25,7 +25,7 @@ struct byte_limit {
   enum class kind : std::uint8_t { none, bytes, of_total, of_free };
   kind unit = kind::none;
   std::uint64_t bytes = 0;  ///< for `bytes`
-  double fraction = 0;      ///< for the other two, in (0, 1]
+  double fraction = 0;      ///< for `of_total` and `of_free`, in (0, 1]
 
   [[nodiscard]] explicit operator bool() const noexcept { return unit != kind::none; }
   /// In bytes, rounded down; `total_bytes` if there is no limit.
@@ -110,10 +110,10 @@ class settings {
   bool thread_cache = true;
   device_choice devices;
   bool soft_placement = false;
-  std::optional<std::uint64_t> idle_bytes;  ///< none: 1 GiB or 5 % of the card, the less
+  std::optional<std::uint64_t> idle_bytes;  ///< none: the smaller of 1 GiB and 5 % of the card
   std::string group;
   byte_limit group_limit;
-  std::string job;  ///< obeyed by preloaded programs only
+  std::string job;  ///< applies to preloaded programs only
   byte_limit job_limit;
   std::string shared_folder;  ///< empty: the default folder
   bool publish = true;

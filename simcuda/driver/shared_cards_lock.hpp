@@ -7,8 +7,8 @@
 
 namespace gpumem::simcuda {
 
-/// In its scope no other process allocates on the cards, and `device` knows the others' usage. Does nothing if the
-/// cards are not shared. Requires the driver state's lock.
+/// While it lives, no other process allocates on the cards, and `device` has the bytes that other processes hold. Does
+/// nothing if the cards are not shared. Requires the driver state's lock.
 class shared_cards_lock {
  public:
   explicit shared_cards_lock(gpu& device) : cards_{the_driver_state().shared.get()} {

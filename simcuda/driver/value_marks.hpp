@@ -1,4 +1,4 @@
-// Marks the bytes of the cards' memory whose values a real card would have, too.
+// Records which bytes of the cards' memory have the values that a real card would compute.
 //
 // Kernels do nothing here, but the small operations of some programs are computed on the host (simcuda/values), and
 // copies and fills move bytes. A mark says whether a byte is true (a card would have the same value), and whether it

@@ -62,7 +62,7 @@ class captures {
     std::uint64_t number = 0;      // also the id of its graph
     device* noticed_on = nullptr;  // null if the program announced it, which names no device
     std::uint64_t device_id = 0;   // 0 if the program announced it
-    stream_ref stream;             // not its identity: see `find`
+    stream_ref stream;             // does not identify the capture alone: see `find`
     bool blocking = false;         // noticed on a blocking stream of the device's own context
     bool watched = false;
     bool reported = false;  // `request::reports_capture_end`
@@ -75,7 +75,7 @@ class captures {
   /// The numbers of captures whose graphs are destroyed but not yet released.
   class gone_graphs {
    public:
-    /// `number` is a list of one, because this must not fail.
+    /// `number`: a list with one element, allocated earlier, so that this cannot fail.
     void put(std::list<std::uint64_t>& number) noexcept;
     [[nodiscard]] std::vector<std::uint64_t> all() const;
     void forget(std::uint64_t number) noexcept;

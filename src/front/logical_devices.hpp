@@ -43,8 +43,8 @@ void log_settings_without_effect(std::span<device* const> devices, const setting
 [[nodiscard]] bool trusts_default_plan(const settings& options);
 
 /// Reads the plan of a pool whose policy follows one: the pool's own plan, or if `serves` does not write plans, the
-/// plan in GPUMEM_PLAN. Without a plan, logs that growth serves. Disables the thread caches of a pool with a plan,
-/// because it must see every request in order.
+/// plan in GPUMEM_PLAN. Without a plan, logs that the pool works as under `growth`. Disables the thread caches of a
+/// pool with a plan, because it must see every request in order.
 status read_plan_of(pool_config& config, const settings& options, const policy_entry& serves);
 
 }  // namespace gpumem

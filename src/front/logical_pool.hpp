@@ -1,4 +1,4 @@
-// A logical device of an allocator, and calls of the pool that is asked for.
+// A logical device of an allocator, and functions that find its pool and call it.
 #pragma once
 
 #include <functional>

@@ -91,8 +91,8 @@ class pooled_allocator final : public allocator {
   void report() noexcept;
   status each_recorder(const std::function<status(allocation_recorder&, const pool&)>& does) const;
 
-  /// A forked child leaves the files of recorders and figures to this process. There, a thread that does not exist may
-  /// hold a lock.
+  /// The process that opened the allocator. A forked child writes no files of recorders and figures, and takes no lock,
+  /// because the lock may be held by a thread that does not exist in the child.
   const pid_t process_ = ::getpid();
   std::vector<logical_pool> pools_;  // by logical ordinal
   std::vector<logical_device> devices_;

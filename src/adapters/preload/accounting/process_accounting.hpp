@@ -43,7 +43,9 @@ CUresult freed(charge_table& where, std::uint64_t key, Free&& free) noexcept;
 charge_table& address_receipts() noexcept;
 charge_table& handle_receipts() noexcept;
 page_receipts& all_pages() noexcept;
+/// Returns the bytes of a charge to its account. Does nothing if the ordinal is -1.
 void refund(const charge_table::entry& charged) noexcept;
+/// Call after a reset of the device: drops its receipts, because its memory and its account are gone.
 void device_was_reset(int ordinal) noexcept;
 /// Refunds the graph memory that the driver has trimmed; `bytes`: the memory that the device's graphs hold now.
 void graphs_hold(int ordinal, std::uint64_t bytes) noexcept;

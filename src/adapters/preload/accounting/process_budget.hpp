@@ -1,4 +1,4 @@
-// The memory that a process holds on a device outside gpumem's segments, where a limit covers that, too.
+// The budget of a process on one device, for a limit that also covers memory outside gpumem's segments.
 //
 // The pool gets the rest of the limit:
 //   pool = limit - headroom - measured (contexts, modules) - counted (memory that the driver gave on request)
@@ -69,7 +69,7 @@ class process_budget {
 /// The bytes and device behind each handle or address, so that each charge is refunded once.
 class charge_table {
  public:
-  /// `context`: the memory is freed with this context at the latest; 0: with none.
+  /// Stores the charge of `handle`. `context`: the memory is freed with this context at the latest; 0: with no context.
   void keep(std::uint64_t handle, int ordinal, std::uint64_t bytes, std::uint64_t context = 0);
   /// A charge; `take` removes it and returns it, or returns an empty one if the handle is unknown.
   struct entry {

@@ -4,8 +4,8 @@
 // Any stream may use a block of cudaMalloc, and a block of cudaFree is reused once all work enqueued so far is done. So
 // gpumem allocates such blocks on a stream of its own, `alloc_stream`, and frees them in the order of another,
 // `free_stream`, which covers all work on the context (pooled_allocator.hpp). Before the host hands a block out, it
-// waits for the work that `alloc_stream` was made to wait for. Both are real streams, so that their handles are unique;
-// they only ever wait.
+// waits for the work that `alloc_stream` was made to wait for. Both are real streams, so that their handles are unique.
+// gpumem enqueues only waits on them.
 //
 // Locks: one for opening and one for the list of captures; the calls of the fast path take neither.
 #pragma once
@@ -46,8 +46,9 @@ struct GPUMEM_HIDDEN served_context {
 };
 
 /// Returns the device whose primary context is current, and opens it at first use. Null if gpumem does not serve it: no
-/// context, a context of another kind, or a driver that gpumem cannot use. If settings cannot be used, `refusal` is the
-/// program's result: then gpumem serves nothing, and forwards nothing past a limit that the settings ask for.
+/// context, a context of another kind, or a driver that gpumem cannot use: the call then goes to the driver. If
+/// settings cannot be used, sets `refusal` to the result of the program's call, which must not go to the driver,
+/// because a limit in the settings would not hold there.
 served_context* current_device(CUresult* refusal) noexcept;
 
 /// Call after an allocation on `used`. The first in the process opens every other visible device whose policy takes all
@@ -62,7 +63,8 @@ void forget_stream(CUstream stream) noexcept;
 /// Lets the device with this ordinal reach the memory of that context from now on.
 void peer_may_reach(CUcontext memory_of, int ordinal) noexcept;
 
-/// Returns the device that holds the block which `address` points into; null: none.
+/// Returns the device that holds the block which `address` points into, and describes the block in `*block`; null:
+/// none.
 served_context* holder_of(CUdeviceptr address, block_info* block) noexcept;
 
 /// Calls `function(served_context&)` for each open device.
@@ -90,7 +92,7 @@ bool give_back_idle() noexcept;
 bool capturing_somewhere() noexcept;
 void capture_begins(CUstream stream) noexcept;
 void capture_is_over(CUstream stream) noexcept;
-/// Tells a device that was just opened about the open captures.
+/// Announces the captures under way to a device that has just been opened.
 void tell_of_captures(served_context& device) noexcept;
 
 /// Relaxes the calling thread's capture mode, so that the driver allows gpumem's calls beside a capture.

@@ -13,7 +13,7 @@
 namespace gpumem::preload {
 namespace {
 
-// Stored again for each device that opens, while other devices use them.
+// Atomic, because each device that opens stores them again while other devices read them.
 std::atomic<PFN_cuStreamWaitEvent_v3020> wait_on_stream = nullptr;
 std::atomic<bool> records_on_context = false;  // since CUDA 12.5
 

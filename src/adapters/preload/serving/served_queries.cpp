@@ -15,7 +15,7 @@
 namespace gpumem::preload {
 namespace {
 
-/// Far above the identities that the driver assigns.
+/// The first identity of a gpumem block: far above the identities that the driver assigns.
 constexpr std::uint64_t first_identity = std::uint64_t{1} << 62;
 
 struct identities {
@@ -29,7 +29,8 @@ identities& all_identities() {
   return *only;
 }
 
-/// Returns the setting that makes gpumem map the block's memory.
+/// Names the setting that makes gpumem map the block's memory, for messages: GPUMEM_BACKING if the policy leaves the
+/// choice to that variable, else the policy.
 std::string mapped_by(const served_context& device, const block_info& block) {
   const auto& pools = device.memory->devices();
   const auto its =

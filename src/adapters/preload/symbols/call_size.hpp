@@ -26,10 +26,14 @@ constexpr std::uint64_t price_of_bytes(std::uint64_t bytes) {
   return bytes > UINT64_MAX - granularity ? bytes : (bytes + granularity - 1) / granularity * granularity;
 }
 
+/// The bytes of an array, without padding that only the driver knows; and of a graph's allocation node, with its
+/// device.
 std::uint64_t price_of_array(const CUDA_ARRAY_DESCRIPTOR& descriptor);
 std::uint64_t price_of_array(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned int levels = 1);
 call_size price_of_node(const CUDA_MEM_ALLOC_NODE_PARAMS& node_params);
 
+/// How a counted call is charged. `kind`: the key under which its receipt is stored. `of`: its size, from its
+/// arguments. `given`: the key itself, from its results, after the call has succeeded.
 template <entry E>
 struct pricing;
 

@@ -97,7 +97,8 @@ void* bound_to(const char* symbol) noexcept {
   return found != nullptr ? found : erased(&missing);
 }
 
-// Compares pointers: two requests that lead to the same driver function mean the same signature.
+// A name has a row for each of its signatures. The row is found by the driver's function, because requests with
+// different versions and flags that lead to one function mean the same signature.
 void* substitute(const char* name, void* found) noexcept {
   if (found == nullptr) return found;
   for (std::size_t i = 0; i < row_count; ++i) {
@@ -119,7 +120,8 @@ bool missing_driver_stub(const char* name, void** function, CUdriverProcAddressQ
   return true;
 }
 
-// cuGetProcAddress returns itself for its own name, so that later lookups come here, too.
+// Asks the driver for a function by name, and returns the shim's function instead if the table has a row for it. The
+// name cuGetProcAddress has a row, so that later lookups come here, too.
 CUresult CUDAAPI get_proc_address(const char* name, void** function, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult* how) {
   if (missing_driver_stub(name, function, how)) return CUDA_SUCCESS;

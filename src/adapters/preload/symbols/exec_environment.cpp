@@ -132,7 +132,8 @@ char* const* put_in_front(char* const* environment, char** copy, char* list) {
   return copy;
 }
 
-/// Builds the environment for the new program on the calling function's stack.
+/// Defines `name`: the environment for the new program with the shim in its LD_PRELOAD, on the calling function's
+/// stack; or `environment` itself if it needs no change.
 #define GPUMEM_WITH_SHIM(name, environment)                                                                  \
   const std::size_t name##_bytes = bytes_of_list(environment);                                               \
   char* const* const name =                                                                                  \

@@ -16,6 +16,7 @@ namespace gpumem::preload {
 
 enum class accounting : std::uint8_t { counted, measured };
 
+/// Calls the driver. If it is out of memory and gpumem has returned idle segments to it, calls it once more.
 template <entry E, null_stream N, typename... Arguments>
 CUresult tried_twice(Arguments... arguments) noexcept {
   const CUresult e = driver_call<E, N>(arguments...);
@@ -29,6 +30,7 @@ inline constexpr bool ends_with_context = E != entry::mem_alloc_async&& E != ent
 template <entry E>
 inline constexpr bool makes_context =
     E == entry::primary_ctx_retain || E == entry::ctx_create || E == entry::ctx_create_11 || E == entry::ctx_create_3;
+/// Reports the context that a call has made (`note_context`); ignores the call's other arguments.
 template <typename... More>
 void note_made(CUcontext* made, More... /*more*/) noexcept {
   note_context(*made);
