@@ -156,8 +156,8 @@ owner_id arena::prepare_use(block_index index, stream_ref stream, std::uint64_t 
 }
 
 class_usage arena::usage_of(unsigned segment_class) const noexcept {
-  return {.bytes = state.blocks.segment_bytes(segment_class),
-          .free_bytes = state.blocks.free_bytes(segment_class),
+  return {.bytes = state.blocks.totals(segment_class).segment_bytes,
+          .free_bytes = state.blocks.totals(segment_class).free_bytes,
           .paged = state.paged()};
 }
 

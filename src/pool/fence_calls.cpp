@@ -23,7 +23,7 @@ bool fence_calls::poll(arena_lock& lock) {
 
 void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
   state_.streams.fence_named(named, true, 1);
-  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
+  for (const owner_id owner : state_.blocks.free_blocks().owners()) {
     if (state_.streams.serves_others(owner) && state_.streams[owner].dirty) state_.streams.fence_behind(owner);
   }
   record(lock);
@@ -133,7 +133,7 @@ void fence_calls::wait_for_owner(arena_lock& lock, owner_id owner, const wait_de
 }
 
 void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
-  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
+  for (const owner_id owner : state_.blocks.free_blocks().owners()) {
     if (state_.streams.serves_others(owner)) held->add_cover_of(owner);
   }
   state_.uses.hold_fences(held);

@@ -120,9 +120,9 @@ step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
 owner_id oom_ladder::best_other(const pending_request& request, block_index* found) const {
   owner_id best_owner = idle_owner;
   *found = no_block;
-  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
+  for (const owner_id owner : state_.blocks.free_blocks().owners()) {
     if (owner == request.owner || !state_.streams.serves_others(owner)) continue;
-    const block_index i = state_.blocks.best_fit(request.segment_class, owner, false, request.bytes, request.alignment);
+    const block_index i = state_.blocks.free_blocks().best_fit(request.segment_class, owner, false, request.bytes, request.alignment);
     if (i == no_block) continue;
     const std::uint64_t bytes = state_.blocks.at(i).bytes;
     const std::uint64_t least = *found != no_block ? state_.blocks.at(*found).bytes : UINT64_MAX;
@@ -135,7 +135,7 @@ owner_id oom_ladder::best_other(const pending_request& request, block_index* fou
 
 bool oom_ladder::others_hold(const pending_request& request) const {
   if (!state_.uses.waiting().empty()) return true;
-  return std::ranges::any_of(state_.blocks.owners_of_free_blocks(),
+  return std::ranges::any_of(state_.blocks.free_blocks().owners(),
                              [&](owner_id owner) { return owner != request.owner; });
 }
 
@@ -185,7 +185,7 @@ block_index oom_ladder::take_ordered(const pending_request& request, device_wait
 // already done.
 step_result oom_ladder::reuse_what_is_done(arena_lock& lock, pending_request& request) {
   bool any = false;
-  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
+  for (const owner_id owner : state_.blocks.free_blocks().owners()) {
     const bool is_other = owner != request.owner && state_.streams.serves_others(owner);
     if (is_other && state_.streams[owner].dirty) any = state_.streams.fence_behind(owner) || any;
   }
@@ -237,7 +237,7 @@ step_result oom_ladder::join_all(arena_lock& lock, pending_request& request) {
 void oom_ladder::take_over_from_others(const pending_request& request, device_waits& waits) {
   stream_order& streams = state_.streams;
   // Backwards: when an owner has nothing left, the last entry of the list takes its place.
-  const std::vector<owner_id>& owners = state_.blocks.owners_of_free_blocks();
+  const std::vector<owner_id>& owners = state_.blocks.free_blocks().owners();
   for (std::size_t k = owners.size(); k-- != 0;) {
     const owner_id owner = owners[k];
     if (owner == request.owner || !streams.serves_others(owner)) continue;

@@ -46,7 +46,7 @@ void plan_executor::fence_needed_by_plan(arena_lock& lock) {
   const auto fence = [&](owner_id owner) {
     if (std::exchange(state_.streams[owner].needed_by_plan, false)) state_.streams.fence_behind(owner);
   };
-  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) fence(owner);
+  for (const owner_id owner : state_.blocks.free_blocks().owners()) fence(owner);
   for (const block_index i : state_.uses.waiting()) fence(state_.blocks.at(i).owner);
   fences_.record(lock);
 }

@@ -75,7 +75,7 @@ owner_id stream_order::owner_of_free(owner_id owner, stream_ref stream, std::uin
 bool stream_order::is_unused(owner_id owner) const noexcept {
   const stream_slot& slot = slots_[owner];
   const bool is_referred_to = slot.references != 0 || slot.handle_calls != 0 || slot.capturing;
-  return !slot.was_named && !is_referred_to && (slot.foreign == 0 || heap_.owns_nothing(owner));
+  return !slot.was_named && !is_referred_to && (slot.foreign == 0 || heap_.free_blocks().empty(owner));
 }
 
 // Streams end without notice under `query`, and per-thread streams always do. Forgets each stream that has not been
@@ -129,7 +129,7 @@ std::optional<std::uint64_t> stream_order::key_of_handle(stream_ref stream) cons
 
 void stream_order::retire(owner_id owner) noexcept {
   stream_slot& slot = slots_[owner];
-  if (!slot.ended || slot.references != 0 || slot.handle_calls != 0 || !heap_.owns_nothing(owner)) return;
+  if (!slot.ended || slot.references != 0 || slot.handle_calls != 0 || !heap_.free_blocks().empty(owner)) return;
   if (slot.is_graph) graphs_.erase(slot.key);
   release_slot(owner);
 }
@@ -226,7 +226,7 @@ status stream_order::graph_gone(std::uint64_t graph) {
 
 void stream_order::release_graph(owner_id graph) {
   slots_[graph].ended = true;
-  heap_.pieces().end_region(graph, heap_.oldest_free(graph));
+  heap_.pieces().end_region(graph, heap_.free_blocks().oldest(graph));
   watch(graph);
   slots_[graph].dirty = true;  // its latest run may be in flight on any stream
   if (!fences_may_spoil()) fence_behind(graph);

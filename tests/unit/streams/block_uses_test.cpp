@@ -124,7 +124,7 @@ TEST_F(BlockUses, GoToAStreamThatIsOrderedBehindAllOfThem) {
   EXPECT_EQ(t_.make(third), 2U) << "behind its own stream and the user";
   EXPECT_TRUE(uses_.take_over(third, shared_));
   EXPECT_THAT(uses_.waiting(), IsEmpty());
-  EXPECT_FALSE(t_.blocks.owns_nothing(third.waiter()));
+  EXPECT_FALSE(t_.blocks.free_blocks().empty(third.waiter()));
   EXPECT_EQ(references(user_), 0U);
 }
 

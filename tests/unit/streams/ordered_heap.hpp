@@ -24,7 +24,7 @@ struct ordered_heap {
   owner_id slot(stream_ref s) { return streams.slot_of(s, *streams.key_of(s)); }
   /// Allocates 512 B for the owner.
   block_index take(owner_id o) {
-    const block_index i = blocks.carve(blocks.best_fit(0, o, true, 512, 512), 512, 512);
+    const block_index i = blocks.carve(blocks.free_blocks().best_fit(0, o, true, 512, 512), 512, 512);
     blocks.at(i).owner = o;
     ++streams[o].references;
     return i;

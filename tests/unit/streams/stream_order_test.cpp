@@ -114,9 +114,9 @@ TEST(streams, that_are_long_unused_are_forgotten_and_what_they_freed_has_one_own
   EXPECT_EQ(t.streams.find(*t.streams.key_of(steady)), owner) << "a live block is its own";
   EXPECT_EQ(t.streams.find(key), std::nullopt);
   EXPECT_EQ(t.blocks.totals().cached_bytes, 101 * 512U);
-  EXPECT_LE(t.blocks.owners_of_free_blocks().size(), 3U);
-  for (const owner_id o : t.blocks.owners_of_free_blocks()) EXPECT_TRUE(t.streams.serves_others(o));
-  const std::vector<owner_id> owners = t.blocks.owners_of_free_blocks();
+  EXPECT_LE(t.blocks.free_blocks().owners().size(), 3U);
+  for (const owner_id o : t.blocks.free_blocks().owners()) EXPECT_TRUE(t.streams.serves_others(o));
+  const std::vector<owner_id> owners = t.blocks.free_blocks().owners();
   const context_events may_record{t.streams};
   for (const owner_id o : owners) EXPECT_TRUE(t.streams.fence_behind(o));
   t.record_fences();
@@ -174,7 +174,7 @@ TEST(streams, a_graph_keeps_its_blocks_until_it_is_released) {
   const stream_ref s = t.device.create_stream();
   const result<owner_id> g = t.streams.capture_begin(t.slot(s));
   ASSERT_TRUE(g.ok());
-  const block_index i = t.blocks.carve(t.blocks.best_fit(0, *g, true, 512, 512), 512, 512);
+  const block_index i = t.blocks.carve(t.blocks.free_blocks().best_fit(0, *g, true, 512, 512), 512, 512);
   t.blocks.release(i, *g, t.streams[*g].epoch, false);
   t.streams[*g].dirty = true;
   const std::uint64_t graph = t.streams.capture_end(t.slot(s));
