@@ -52,7 +52,8 @@ status validate_pieces(const heap& checked) {
   }
   if (seen != pieces.totals()) return broken_heap("pieces that differ from a walk, number", pieces.totals().pieces);
   for (owner_id owner = 0; owner < regions.size(); ++owner) {
-    if (regions[owner] != pieces.of_region(owner)) return broken_heap("a region that differs from a walk, owner", owner);
+    if (regions[owner] != pieces.of_region(owner))
+      return broken_heap("a region that differs from a walk, owner", owner);
   }
   return {};
 }
@@ -81,7 +82,8 @@ status heap::validate() const {
   if (status ok = free_.validate(seen.free_blocks); !ok) return ok;
   if (status ok = validate_unbacked(*this, seen.unbacked_bytes); !ok) return ok;
   if (status ok = validate_pieces(*this); !ok) return ok;
-  if (walked != counters_) return broken_heap("totals that differ from the blocks' sums, live bytes", totals().live_bytes);
+  if (walked != counters_)
+    return broken_heap("totals that differ from the blocks' sums, live bytes", totals().live_bytes);
   const std::uint64_t sum =
       seen.live_bytes + seen.cached_bytes + seen.idle_bytes + seen.fenced_bytes + seen.leaked_bytes;
   if (sum != seen.segment_bytes) return broken_heap("bytes lost or made, segments", seen.segment_bytes);

@@ -74,7 +74,8 @@ pending_run find_pending_run(const arena_state& state, const pending_request& re
   }
   for (const owner_id owner : state.blocks.free_blocks().owners()) {
     if (!waits(request, owner)) continue;
-    for (block_index i = state.blocks.free_blocks().oldest(owner); i != no_block; i = state.blocks.at(i).in_index.newer) {
+    for (block_index i = state.blocks.free_blocks().oldest(owner); i != no_block;
+         i = state.blocks.at(i).in_index.newer) {
       if (const pending_run run = found(i); run.bytes != 0) return run;
     }
   }
@@ -83,10 +84,10 @@ pending_run find_pending_run(const arena_state& state, const pending_request& re
 
 std::string name_of(const arena_state& state, owner_id owner) GPUMEM_UNDER_LOCK {
   const stream_slot& slot = state.streams[owner];
-  std::string name = slot.is_graph                   ? fmt::format("CUDA graph {}", slot.key)
+  std::string name = slot.is_graph()                 ? fmt::format("CUDA graph {}", slot.key)
                      : slot.stream.handle == nullptr ? std::string{"the default stream"}
                                                      : fmt::format("stream {}", fmt::ptr(slot.stream.handle));
-  if (state.streams.fences_paused()) name += ", and a capture is under way";
+  if (state.streams.captures().pause_fences()) name += ", and a capture is under way";
   return name;
 }
 

@@ -93,7 +93,8 @@ TEST(heap_pages, lowest_fit_prefers_the_exact_size_and_then_the_lowest_place) {
   x.commit(8, 3);
   x.commit(16, 4);
   EXPECT_EQ(x.h.at(x.h.free_blocks().lowest_fit(0, x.a, 3 * page, 512)).begin, base + 8 * page) << "exact";
-  EXPECT_EQ(x.h.at(x.h.free_blocks().lowest_fit(0, x.a, 2 * page, 512)).begin, base) << "lowest, though not the smallest";
+  EXPECT_EQ(x.h.at(x.h.free_blocks().lowest_fit(0, x.a, 2 * page, 512)).begin, base)
+      << "lowest, though not the smallest";
   EXPECT_EQ(x.h.free_blocks().lowest_fit(0, x.a, 6 * page, 512), no_block);
 }
 
