@@ -22,7 +22,12 @@ struct small_arena {
   stream_ref one = device.create_stream();
   stream_ref two = device.create_stream();
   explicit small_arena(std::unique_ptr<policy> p = std::make_unique<segment_each>())
-      : tested{device, {}, std::move(p)} {}
+      : tested{device, config(), std::move(p)} {}
+  static pool_config config() {
+    pool_config waits_on_device;
+    waits_on_device.reuse = stream_reuse::device;
+    return waits_on_device;
+  }
   ~small_arena() { EXPECT_TRUE(tested.check().ok()) << tested.check().message(); }
   small_arena(const small_arena&) = delete;
   small_arena& operator=(const small_arena&) = delete;
