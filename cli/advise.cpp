@@ -14,13 +14,12 @@
 
 #include "bits.hpp"
 #include "device_figures.hpp"
+#include "fail.hpp"
 #include "gpumem/policy.hpp"
-#include "job_rank.hpp"
 #include "log.hpp"
 #include "measure.hpp"
 #include "own_plans.hpp"
 #include "parallel.hpp"
-#include "print_error.hpp"
 #include "progress.hpp"
 #include "text.hpp"
 #include "units.hpp"
@@ -33,11 +32,6 @@ constexpr int nothing_fits = 3;
 /// Runs of one program differ by up to this share under a policy that moves pages with its default slack
 /// (docs/simulate.md: 1104 to 1130 MiB).
 constexpr std::uint64_t margin_percent = 3;
-
-int fail(int code, const std::string& why) {
-  print_error("gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
-  return code;
-}
 
 /// Pairs: GPUMEM_<first> = second. The policy comes first.
 using variables = std::vector<std::pair<std::string, std::string>>;

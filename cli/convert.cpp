@@ -10,18 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "binary_trace.hpp"
-#include "job_rank.hpp"
-#include "print_error.hpp"
+#include "fail.hpp"
 #include "text.hpp"
 #include "trace.hpp"
 
 namespace gpumem::cli {
 namespace {
-
-int fail(int code, const std::string& why) {
-  print_error("gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
-  return code;
-}
 
 struct timed_read {
   result<bench::trace> recorded{status{errc::invalid_argument, "not read"}};

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <optional>
 
-#include "job_rank.hpp"
+#include "fail.hpp"
 #include "listen_address.hpp"
 #include "look_process.hpp"
 #include "metrics.hpp"
@@ -53,11 +53,6 @@ class machine_metrics final : public prometheus::Collectable {
   mutable bool failing_ = false;  ///< the last look failed, and a line said so
 };
 
-int fail(const std::string& why) {
-  print_error("gpumem: {}exporter: {}\n", rank_prefix(), printable(why, 8192));
-  return 2;
-}
-
 /// Starts the library's server. Null if it cannot listen.
 std::unique_ptr<prometheus::Exposer> serve(const std::string& address) {
   // A client that sends nothing must not occupy a thread for ever.
@@ -74,7 +69,7 @@ std::unique_ptr<prometheus::Exposer> serve(const std::string& address) {
 
 int run_exporter(const exporter_options& chosen) {
   const result<std::string> address = listen_address(chosen.listen);
-  if (!address) return fail(address.why().message());
+  if (!address) return fail(2, "exporter: " + address.why().message());
   sigset_t ends;
   ::sigemptyset(&ends);
   for (const int number : {SIGINT, SIGTERM}) ::sigaddset(&ends, number);
@@ -83,8 +78,9 @@ int run_exporter(const exporter_options& chosen) {
   const auto metrics = std::make_shared<machine_metrics>();
   const std::unique_ptr<prometheus::Exposer> server = serve(*address);
   if (server == nullptr) {
-    return fail(fmt::format("--listen {}: the server cannot listen there; expected a free port of this machine",
-                            printable(chosen.listen)));
+    return fail(
+        2, fmt::format("exporter: --listen {}: the server cannot listen there; expected a free port of this machine",
+                       printable(chosen.listen)));
   }
   server->RegisterCollectable(metrics);
   const std::string host = address->substr(0, address->rfind(':'));

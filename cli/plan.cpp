@@ -7,11 +7,10 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "fail.hpp"
 #include "gpumem/status.hpp"
-#include "job_rank.hpp"
 #include "own_plans.hpp"
 #include "plan_file.hpp"
-#include "print_error.hpp"
 #include "problem_file.hpp"
 #include "progress.hpp"
 #include "solve.hpp"
@@ -23,11 +22,6 @@
 
 namespace gpumem::cli {
 namespace {
-
-int fail(int code, const std::string& why) {
-  print_error("gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
-  return code;
-}
 
 void show(const plan_options& options, const std::string& name, const plan::problem& buffers,
           const plan::solution& found, const plan::step_plan* made) {

@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "command_file.hpp"
+#include "fail.hpp"
 #include "gpumem/policy.hpp"
 #include "gpumem/settings.hpp"
 #include "group_ledger.hpp"
@@ -21,7 +22,6 @@
 #include "keeper.hpp"
 #include "log.hpp"
 #include "oom_summary.hpp"
-#include "print_error.hpp"
 #include "supervise.hpp"
 #include "text.hpp"
 #include "units.hpp"
@@ -39,11 +39,6 @@ namespace fs = std::filesystem;
 constexpr int failed = 1;
 constexpr int bad_input = 2;
 constexpr const char* preload_name = "libgpumem_preload.so";
-
-int complain(std::string_view why, int exit_status) {
-  print_error("gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
-  return exit_status;
-}
 
 /// Checks the group's ledger before the command begins, rather than at its first allocation.
 status group_can_be_joined(const settings& config) {
@@ -155,20 +150,20 @@ result<std::string> find_preload() {
 int run_command(const run_options& options) {
   const std::vector<int> inherited = open_descriptors();
   const command_file command = find_command(options.command.front());
-  if (command.exit_status != 0) return complain(command.why, command.exit_status);
+  if (command.exit_status != 0) return fail(command.exit_status, command.why);
   const result<settings> effective = read_settings(options);
-  if (!effective) return complain(effective.why().message(), bad_input);
+  if (!effective) return fail(bad_input, effective.why().message());
   const result<std::string> preload = find_preload();
-  if (!preload) return complain(preload.why().message(), failed);
+  if (!preload) return fail(failed, preload.why().message());
   result<chosen_cards> chosen{chosen_cards{}};  // holds the leases
   if (effective->devices) {
     chosen =
         options.wait_s ? wait_for_cards(*effective, *options.wait_s) : choose_cards(*effective, visible_by::driver);
     if (!chosen) {
-      return complain(chosen.why().message(), chosen.code() == errc::bad_setting ? bad_input : failed);
+      return fail(chosen.code() == errc::bad_setting ? bad_input : failed, chosen.why().message());
     }
     close_on_exec_but(inherited);
-    if (const status kept = chosen->claims.keep_across_exec(); !kept) return complain(kept.message(), failed);
+    if (const status kept = chosen->claims.keep_across_exec(); !kept) return fail(failed, kept.message());
     ::setenv("CUDA_VISIBLE_DEVICES", chosen->list.c_str(), 1);
   }
   for (const auto& [name, value] : options.settings) {
@@ -181,7 +176,7 @@ int run_command(const run_options& options) {
     if (!error) ::setenv("GPUMEM_SHARED_FOLDER", folder.c_str(), 1);
   }
   const job_limit job{*effective, options.limit_each};
-  if (!job.ready()) return complain(job.ready().message(), bad_input);
+  if (!job.ready()) return fail(bad_input, job.ready().message());
   ::unsetenv(variable_of_rank("devices").c_str());
   ::unsetenv("GPUMEM_DEVICES");  // applied: the visible devices are now the chosen ones
   const char* const before = std::getenv("LD_PRELOAD");
@@ -196,8 +191,8 @@ int run_command(const run_options& options) {
   const ended how = chosen->claims.empty() ? run_child(command.path, options.command)
                                            : run_kept(command.path, options.command, chosen->claims);
   if (how.exec_errno != 0) {
-    return complain(fmt::format("{}: cannot be run: {}", command.path, std::strerror(how.exec_errno)),
-                    how.exec_errno == ENOENT ? not_found : not_executable);
+    return fail(how.exec_errno == ENOENT ? not_found : not_executable,
+                fmt::format("{}: cannot be run: {}", command.path, std::strerror(how.exec_errno)));
   }
   summary.print();
   return status_of(how);

@@ -9,10 +9,9 @@
 #include <thread>
 
 #include "device_figures.hpp"
-#include "job_rank.hpp"
+#include "fail.hpp"
 #include "look.hpp"
 #include "output_file.hpp"
-#include "print_error.hpp"
 #include "prometheus_text.hpp"
 #include "served_figures.hpp"
 #include "text.hpp"
@@ -30,20 +29,15 @@ std::string as_text(const look& shown) {
          served_table(shown.served, shown.devices);
 }
 
-int fail(const status& why, int exit_status) {
-  print_error("gpumem: {}top: {}\n", rank_prefix(), printable(why.message(), 8192));
-  return exit_status;
-}
-
 /// Writes one look as metrics to standard output, or to a file, which it replaces atomically.
 int show_metrics(const std::string& output) {
   const look shown = look_now();
   const result<std::string> text = prometheus_text(look_as_json(shown));
-  if (!text) return fail(text.why(), 1);
+  if (!text) return fail(1, "top: " + text.why().message());
   if (output.empty()) {
     fmt::print("{}", *text);
   } else if (const status written = bench::replace_file(output, "--output", *text); !written) {
-    return fail(written, 2);
+    return fail(2, "top: " + written.message());
   }
   return shown.problem.empty() ? 0 : 1;
 }

@@ -18,12 +18,11 @@
 #include "bits.hpp"
 #include "device_figures.hpp"
 #include "dump.hpp"
+#include "fail.hpp"
 #include "gpumem/settings.hpp"
-#include "job_rank.hpp"
 #include "live_memory.hpp"
 #include "output_file.hpp"
 #include "own_plans.hpp"
-#include "print_error.hpp"
 #include "process_recording.hpp"
 #include "temporary_folder.hpp"
 #include "text.hpp"
@@ -42,11 +41,6 @@ constexpr int nothing_serves = 3;
 constexpr std::size_t shown_groups = 6;
 constexpr std::size_t shown_settings = 3;
 constexpr std::size_t longest_path = 4096;
-
-int fail(int code, const std::string& why) {
-  print_error("gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
-  return code;
-}
 
 /// One refused request, its cause, and the settings that serve it.
 struct diagnosis {

@@ -21,6 +21,11 @@ inline bool is_plain(const at::Tensor& tensor) {
 }
 inline bool is_on_card(const at::Tensor& tensor) { return tensor.defined() && tensor.is_cuda(); }
 inline bool is_small(const at::Tensor& tensor) { return tensor.numel() <= bound_elements; }
+/// The storage of a plain tensor on a card; null for any other.
+inline const void* storage_of(const at::Tensor& tensor) {
+  return is_on_card(tensor) && is_plain(tensor) ? tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()
+                                                : nullptr;
+}
 
 /// Returns a CPU tensor over the same memory.
 inline at::Tensor host_view(const at::Tensor& tensor) {

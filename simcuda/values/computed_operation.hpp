@@ -86,12 +86,6 @@ class computed_operation final : public c10::OperatorKernel {
     });
   }
 
-  static const void* storage_of(const at::Tensor& tensor) {
-    return is_on_card(tensor) && is_plain(tensor)
-               ? tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()
-               : nullptr;
-  }
-
   /// Runs an operation that is not computed; marks its result as zero and untrue.
   void pass_on(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, stack_of_values* stack,
                const c10::IValue* arguments) const {

@@ -14,13 +14,11 @@ namespace gpumem {
 
 block_cache::block_cache(const device& device, cache_source& source, const options& how,
                          std::function<void(thread_cache&)> thread_ends)
-    : device_{device},
+    : history_{how.history_events != 0 ? std::make_unique<event_history>(how.history_events) : nullptr},
+      fast_{device, caches_, history_.get(), how.without_lock},
       source_{source},
       enabled_{how.enabled},
-      without_lock_{how.without_lock && how.history_events == 0},
-      notes_hits_{how.without_lock && how.history_events != 0},
-      history_{how.history_events != 0 ? std::make_unique<event_history>(how.history_events) : nullptr},
-      caches_{*this, how.place, std::move(thread_ends)} {}
+      caches_{fast_, how.place, std::move(thread_ends)} {}
 
 thread_cache* block_cache::mine() noexcept {
   if (!enabled_) return nullptr;
@@ -82,7 +80,7 @@ address block_cache::take_batch(thread_cache& mine, const cached_stream& stream,
     count(mine, units, bin->count);
     mine.figures.filled += bin->count;
   }
-  const address begin = pop(mine, *bin, requested);
+  const address begin = fast_.pop(mine, *bin, requested);
   fold(mine);
   return begin;
 }
@@ -140,7 +138,7 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, const cached_stream&
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   cache_figures& f = mine.figures;
   const class_usage usage = source_.usage_of(segment_class);
-  const bool repeats = pairs_.freed(pointers_[slot].begin.load(std::memory_order_relaxed));
+  const bool repeats = pairs_.freed(pointers()[slot].begin.load(std::memory_order_relaxed));
   const std::uint64_t most = retention_.may_keep(bytes, usage);
   const bool is_limited = bin_index::is_limited(units);
   // Other streams cannot use such a block: it holds a page, or more than the thread's share. Their next request would
@@ -166,7 +164,7 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, const cached_stream&
   bin.push(slot);
   count(mine, units, 1);
   ++f.filled;
-  pointers_[slot].write(owner_word::plain(bytes, bytes, stream.owner).cached());
+  pointers()[slot].write(owner_word::plain(bytes, bytes, stream.owner).cached());
   return true;
 }
 
@@ -237,8 +235,8 @@ void block_cache::empty_depot(owner_id only) noexcept {
 }
 
 void block_cache::return_block(slot_index slot, owner_id owner) noexcept {
-  const block_index block = pointers_.block_of(slot);
-  pointers_.erase(slot);
+  const block_index block = pointers().block_of(slot);
+  pointers().erase(slot);
   source_.free_block(block, owner);
 }
 
@@ -249,8 +247,8 @@ void block_cache::flush_deferred(thread_cache& cache, bool all) noexcept {
   cache.deferred.take(all, [&](const deferred_frees::batch& batch) {
     std::array<block_index, deferred_frees::frees_a_fence> blocks{};
     for (std::uint32_t k = 0; k < batch.count; ++k) {
-      blocks[k] = pointers_.block_of(batch.held[k]);
-      pointers_.erase(batch.held[k]);
+      blocks[k] = pointers().block_of(batch.held[k]);
+      pointers().erase(batch.held[k]);
     }
     cache.figures.deferred_bytes -= batch.bytes;
     cache.figures.held_bytes -= batch.bytes;
@@ -261,10 +259,10 @@ void block_cache::flush_deferred(thread_cache& cache, bool all) noexcept {
 }
 
 bool block_cache::reclaim_all() {
-  const std::uint32_t blocks_before = pointers_.size();
+  const std::uint32_t blocks_before = pointers().size();
   const auto stopped = stop();
   empty_stopped();
-  return pointers_.size() != blocks_before;
+  return pointers().size() != blocks_before;
 }
 
 void block_cache::empty_stopped() noexcept {
@@ -299,16 +297,16 @@ void block_cache::end(thread_cache& cache, std::uint64_t* allocations, std::uint
 
 // Caches know blocks by their slots, so they are emptied before the table doubles, which is rare.
 void block_cache::insert(address pointer, block_index block, owner_word word) {
-  if (!pointers_.has_room()) {
+  if (!pointers().has_room()) {
     const auto stopped = stop();
     empty_stopped();
     try {
-      pointers_.grow();
+      pointers().grow();
     } catch (const std::bad_alloc&) {
-      if (!pointers_.has_room()) throw;  // emptied caches may have made some
+      if (!pointers().has_room()) throw;  // emptied caches may have made some
     }
   }
-  pointers_.insert(pointer, block, word);
+  pointers().insert(pointer, block, word);
   pairs_.handed_out(pointer, word.bytes());
   peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes());
 }
@@ -327,7 +325,7 @@ void block_cache::note_event(event_kind kind, address pointer, std::uint64_t req
 block_cache::sums block_cache::add_up() const {
   sums s{.held_bytes = depot_.bytes(), .held_blocks = depot_.held_blocks()};
   std::uint64_t most_live = source_.out_bytes() - depot_.bytes();
-  s.metadata_bytes = depot_.metadata_bytes() + pointers_.bytes();
+  s.metadata_bytes = depot_.metadata_bytes() + pointers().bytes();
   for (const auto& c : caches_.all()) {
     const cache_figures& f = c->figures;
     s.held_bytes += f.held_bytes - static_cast<std::uint64_t>(f.handed_bytes);
@@ -349,7 +347,7 @@ void block_cache::for_each_held(const std::function<void(slot_index, std::uint32
     });
     for (const deferred_frees::batch& b : c->deferred.batches()) {
       for (const slot_index i : b.slots()) {
-        const owner_word w = pointers_[i].read();
+        const owner_word w = pointers()[i].read();
         each(i, static_cast<std::uint32_t>(w.units()), w.owner());
       }
     }

@@ -1,8 +1,8 @@
 // Threads' caches before an arena: freed blocks, kept by thread, stream and exact size, and reused without a lock.
 //
-// Files: cache_allocate.cpp and cache_free.cpp are the paths without the lock; block_cache.cpp moves blocks between
-// caches and arena under it; retention.hpp limits how much is kept. For the arena a cached block is out, like the
-// program's; its owner word (pointer_map.hpp) says who holds it.
+// A hit needs no lock (fast_path.hpp); this class moves blocks between caches and arena under it, and retention.hpp
+// limits how much is kept. For the arena a cached block is out, like the program's; its owner word (pointer_map.hpp)
+// says who holds it.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include "cache_source.hpp"
 #include "depot.hpp"
 #include "event_history.hpp"
+#include "fast_path.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/request.hpp"
 #include "pair_watch.hpp"
@@ -42,35 +43,9 @@ class block_cache {
   /// Without the lock: after this, `thread_ends` is not called any more.
   void close() noexcept { caches_.close(); }
 
-  // --- without the lock ------------------------------------------------------------------------------------
-  /// A block of exactly this size (rounded up to 512) for the stream that `mine`, this thread's cache, served last; or
-  /// 0. `requested` may be anything. Takes no lock, makes no call.
-  [[nodiscard]] address allocate(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept;
-  /// The same for the stream with `key`, once the thread has a cache. After a call with `remember`, the stream's
-  /// handle, `allocate` finds the stream. The handle must never name another stream.
-  [[nodiscard]] address allocate_by_key(std::uint64_t key, std::uint64_t requested,
-                                        std::optional<stream_ref> remember = {}) noexcept;
-  /// True if `mine`, this thread's cache, took the block for the block's own stream. False if it did not, for any
-  /// reason; nothing changed. `stated` may be null; the caller checks its device.
-  [[nodiscard]] bool free(thread_cache& mine, address pointer, const free_args* stated) noexcept;
-  /// The same, if `stated` names the stream with `key`, or none.
-  [[nodiscard]] bool free_by_key(address pointer, std::optional<std::uint64_t> key, const free_args& stated) noexcept;
-  /// The same, if `stated` names a created stream: the block's own, by its handle.
-  [[nodiscard]] bool free_by_handle(address pointer, const free_args& stated) noexcept;
-  enum class deferred : std::uint8_t {
-    refused,    ///< nothing changed
-    taken,      ///< the block waits for a later flush to the arena
-    fence_due,  ///< the same, and the caller records a fence behind it: `attach_fence`
-  };
-  /// Frees a block of any stream behind all work of the device.
-  [[nodiscard]] deferred defer_free(address pointer) noexcept;
-  /// `allocate` and `free` for a cache that keeps a history (`place` has `noted_hits`).
-  [[nodiscard]] address allocate_noted(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept;
-  [[nodiscard]] bool free_noted(thread_cache& mine, address pointer, const free_args* stated) noexcept;
-  /// Attaches the fence that was due. False if the arena has the blocks already; the caller then still owns the fence.
-  [[nodiscard]] bool attach_fence(fence batch_fence) noexcept;
+  /// The paths without the lock. All other functions require the lock.
+  [[nodiscard]] fast_path& fast() noexcept { return fast_; }
 
-  // --- under the lock --------------------------------------------------------------------------------------
   /// This thread's cache, with its latest figures added to the totals; null if caches are off or the host has no memory
   /// for one.
   [[nodiscard]] thread_cache* mine() noexcept;
@@ -98,8 +73,8 @@ class block_cache {
   /// Adds a block that leaves the arena for the program. Throws std::bad_alloc if the host has no memory for its slot;
   /// caches may have been emptied then, and nothing else has changed.
   void insert(address pointer, block_index block, owner_word word);
-  [[nodiscard]] pointer_map& pointers() noexcept { return pointers_; }
-  [[nodiscard]] const pointer_map& pointers() const noexcept { return pointers_; }
+  [[nodiscard]] pointer_map& pointers() noexcept { return fast_.pointers(); }
+  [[nodiscard]] const pointer_map& pointers() const noexcept { return fast_.pointers(); }
 
   /// Records an event made under the lock, if there is a history.
   void note(event_kind kind, address pointer, std::uint64_t requested_bytes, stream_ref stream) noexcept {
@@ -110,7 +85,6 @@ class block_cache {
 
   void pressure() noexcept { retention_.pressure(); }
 
-  // --- figures, under the lock -----------------------------------------------------------------------------
   /// The bytes that the program holds, as of each thread's last time under the lock.
   [[nodiscard]] std::uint64_t live_bytes() const noexcept;
   [[nodiscard]] std::uint64_t peak_live_bytes() const noexcept { return peak_live_bytes_; }
@@ -133,24 +107,6 @@ class block_cache {
   void for_each_held(const std::function<void(slot_index, std::uint32_t, owner_id)>& each) const;
 
  private:
-  [[nodiscard]] thread_cache* mine_without_lock() const noexcept { return without_lock_ ? caches_.mine() : nullptr; }
-  /// This thread's cache if hits are noted; null otherwise, and before the thread has one.
-  [[nodiscard]] thread_cache* mine_noted() const noexcept { return notes_hits_ ? caches_.mine() : nullptr; }
-  [[nodiscard]] address allocate_by_key_noted(std::uint64_t key, std::uint64_t requested,
-                                              std::optional<stream_ref> remember) noexcept;
-  /// Which stream the block of a free must belong to.
-  enum class match : std::uint8_t {
-    any,           ///< any stream's
-    key,           ///< the stream with a given key
-    handle,        ///< the stream that `free_args` names, if this thread used it last
-    block_handle,  ///< the stream that `free_args` names
-  };
-  [[nodiscard]] bool free_noted(thread_cache& mine, address pointer, const free_args* stated, match how,
-                                std::uint64_t key) noexcept;
-  [[nodiscard]] address try_stream(thread_cache& mine, stream_cache& stream, std::uint64_t requested) noexcept;
-  address pop(thread_cache& mine, stream_cache::bin& bin, std::uint64_t requested) noexcept;
-  [[nodiscard]] bool free_to_stream(thread_cache& mine, address pointer, const free_args* stated,
-                                    const stream_cache* only, bool by_handle) noexcept;
   address take_batch(thread_cache& mine, const cached_stream& stream, std::uint64_t bytes, std::uint64_t requested);
   void note_event(event_kind kind, address pointer, std::uint64_t requested_bytes, stream_ref stream) noexcept;
   void fold(thread_cache& cache) noexcept;
@@ -167,20 +123,15 @@ class block_cache {
   void empty_depot(owner_id only) noexcept;  // for every owner if it is `idle_owner`
   void empty_stopped() noexcept;
 
-  // Hits read these without the lock. They have their own cache lines, so that misses do not invalidate them.
-  alignas(64) const device& device_;
-  pointer_map pointers_;
-
-  alignas(64) cache_source& source_;
+  const std::unique_ptr<event_history> history_;
+  fast_path fast_;
+  cache_source& source_;
   const bool enabled_;
-  const bool without_lock_;  // and no history
-  const bool notes_hits_;
   depot depot_;
   retention retention_;
   pair_watch pairs_;
   std::uint64_t in_caches_bytes_ = 0;  // as of each thread's last time under the lock
   std::uint64_t peak_live_bytes_ = 0;
-  const std::unique_ptr<event_history> history_;
   history_chunk* events_of_others_ = nullptr;  // events of threads without a cache, under the lock
   cache_registry caches_;
 };

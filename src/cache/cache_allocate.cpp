@@ -14,11 +14,11 @@
 // - Address of a slot: relaxed. It is read after the word, or while the reader holds the block.
 #include <algorithm>
 
-#include "block_cache.hpp"
+#include "fast_path.hpp"
 
 namespace gpumem {
 
-address block_cache::pop(thread_cache& mine, stream_cache::bin& bin, std::uint64_t requested) noexcept {
+address fast_path::pop(thread_cache& mine, stream_cache::bin& bin, std::uint64_t requested) noexcept {
   pointer_slot& c = pointers_[bin.pop()];
   const owner_word w = c.read();
   // Read it before the word says `program`: from then on a second free succeeds, and the slot may become another
@@ -33,12 +33,12 @@ address block_cache::pop(thread_cache& mine, stream_cache::bin& bin, std::uint64
   return begin;
 }
 
-inline address block_cache::try_stream(thread_cache& mine, stream_cache& stream, std::uint64_t requested) noexcept {
+inline address fast_path::try_stream(thread_cache& mine, stream_cache& stream, std::uint64_t requested) noexcept {
   stream_cache::bin* const bin = stream.find((requested - 1) / block_granularity + 1);
   return bin != nullptr && bin->count != 0 ? pop(mine, *bin, requested) : 0;
 }
 
-address block_cache::allocate(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept {
+address fast_path::allocate(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return 0;
   stream_cache* const s = mine.of_handle(stream.handle);
   const address begin = s != nullptr ? try_stream(mine, *s, requested) : 0;
@@ -46,8 +46,8 @@ address block_cache::allocate(thread_cache& mine, stream_ref stream, std::uint64
   return begin;
 }
 
-address block_cache::allocate_by_key(std::uint64_t key, std::uint64_t requested,
-                                     std::optional<stream_ref> remember) noexcept {
+address fast_path::allocate_by_key(std::uint64_t key, std::uint64_t requested,
+                                   std::optional<stream_ref> remember) noexcept {
   if (device_.condition() != device_condition::usable) return 0;
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr) return allocate_by_key_noted(key, requested, remember);
@@ -61,7 +61,7 @@ address block_cache::allocate_by_key(std::uint64_t key, std::uint64_t requested,
 
 // With a history. A thread writes its event before it leaves its cache, so the history is complete when every cache is
 // stopped.
-address block_cache::allocate_noted(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept {
+address fast_path::allocate_noted(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return 0;
   stream_cache* const s = mine.of_handle(stream.handle);
   const bool has_room = mine.events != nullptr && !mine.events->is_full();
@@ -71,8 +71,8 @@ address block_cache::allocate_noted(thread_cache& mine, stream_ref stream, std::
   return begin;
 }
 
-address block_cache::allocate_by_key_noted(std::uint64_t key, std::uint64_t requested,
-                                           std::optional<stream_ref> remember) noexcept {
+address fast_path::allocate_by_key_noted(std::uint64_t key, std::uint64_t requested,
+                                         std::optional<stream_ref> remember) noexcept {
   thread_cache* const mine = mine_noted();
   if (mine == nullptr || !mine->enter()) return 0;
   stream_cache* const s = mine->of_key(key);

@@ -3,7 +3,7 @@
 // If this cannot decide (another thread has stopped the cache, the bin is full, something about the block needs the
 // lock, a stated size is wrong), nothing changes, and the caller takes the lock. cache_allocate.cpp has the memory
 // order of each atomic, and why.
-#include "block_cache.hpp"
+#include "fast_path.hpp"
 
 namespace gpumem {
 namespace {
@@ -26,8 +26,8 @@ inline void note_free(cache_figures& figures, owner_word word) noexcept {
 
 // Requires that the thread is inside its cache. `only`: the cache of the stream that the caller named; null if none was
 // named. `by_handle`: refuses unless `stated` has the handle of the block's own stream.
-inline bool block_cache::free_to_stream(thread_cache& mine, address pointer, const free_args* stated,
-                                        const stream_cache* only, bool by_handle) noexcept {
+inline bool fast_path::free_to_stream(thread_cache& mine, address pointer, const free_args* stated,
+                                      const stream_cache* only, bool by_handle) noexcept {
   const pointer_map::lookup seen = pointers_.find(pointer);
   const owner_word w = seen.word();
   if (!w.plainly_live()) return false;
@@ -50,7 +50,7 @@ inline bool block_cache::free_to_stream(thread_cache& mine, address pointer, con
 }
 
 // No request gets the block before a fence is done, so blocks of any stream may share a batch.
-block_cache::deferred block_cache::defer_free(address pointer) noexcept {
+fast_path::deferred fast_path::defer_free(address pointer) noexcept {
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return deferred::refused;
   const auto leave = [mine](deferred how) { return mine->leave(), how; };
@@ -64,7 +64,7 @@ block_cache::deferred block_cache::defer_free(address pointer) noexcept {
   return leave(mine->deferred.push(seen.index, w.bytes()) ? deferred::fence_due : deferred::taken);
 }
 
-bool block_cache::attach_fence(fence batch_fence) noexcept {
+bool fast_path::attach_fence(fence batch_fence) noexcept {
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return false;
   const bool taken = mine->deferred.fenced_by(batch_fence);
@@ -72,7 +72,7 @@ bool block_cache::attach_fence(fence batch_fence) noexcept {
   return taken;
 }
 
-bool block_cache::free(thread_cache& mine, address pointer, const free_args* stated) noexcept {
+bool fast_path::free(thread_cache& mine, address pointer, const free_args* stated) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return false;
   const bool of_one = stated != nullptr && stated->stream;
   const stream_cache* const only = of_one ? mine.of_handle(stated->stream->handle) : nullptr;
@@ -81,7 +81,7 @@ bool block_cache::free(thread_cache& mine, address pointer, const free_args* sta
   return taken;
 }
 
-bool block_cache::free_by_key(address pointer, std::optional<std::uint64_t> key, const free_args& stated) noexcept {
+bool fast_path::free_by_key(address pointer, std::optional<std::uint64_t> key, const free_args& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr) {
@@ -95,7 +95,7 @@ bool block_cache::free_by_key(address pointer, std::optional<std::uint64_t> key,
   return taken;
 }
 
-bool block_cache::free_by_handle(address pointer, const free_args& stated) noexcept {
+bool fast_path::free_by_handle(address pointer, const free_args& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr) {
@@ -108,14 +108,14 @@ bool block_cache::free_by_handle(address pointer, const free_args& stated) noexc
   return taken;
 }
 
-bool block_cache::free_noted(thread_cache& mine, address pointer, const free_args* stated) noexcept {
+bool fast_path::free_noted(thread_cache& mine, address pointer, const free_args* stated) noexcept {
   const bool of_one = stated != nullptr && stated->stream;
   return free_noted(mine, pointer, stated, of_one ? match::handle : match::any, 0);
 }
 
 // With a history; `how` selects the streams whose blocks it takes. Reads the size before the word becomes the cache's.
-bool block_cache::free_noted(thread_cache& mine, address pointer, const free_args* stated, match how,
-                             std::uint64_t key) noexcept {
+bool fast_path::free_noted(thread_cache& mine, address pointer, const free_args* stated, match how,
+                           std::uint64_t key) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return false;
   const stream_cache* only = nullptr;
   if (how == match::key) only = mine.of_key(key);

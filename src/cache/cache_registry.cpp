@@ -50,8 +50,8 @@ thread_local caches_of_thread mine_of_all;
 
 }  // namespace
 
-cache_registry::cache_registry(block_cache& pool_cache, cache_place place, std::function<void(thread_cache&)> ends)
-    : pool_cache_{pool_cache}, place_{place}, self_{std::make_shared<open_pool>()} {
+cache_registry::cache_registry(fast_path& fast, cache_place place, std::function<void(thread_cache&)> ends)
+    : fast_{fast}, place_{place}, self_{std::make_shared<open_pool>()} {
   static std::atomic<std::uint64_t> latest{0};
   number_ = ++latest;
   self_->ends = std::move(ends);
@@ -66,7 +66,7 @@ void cache_registry::close() noexcept {
 
 void cache_registry::note_latest(thread_cache* cache) const noexcept {
   const std::uint64_t allocator = place_.allocator != 0 ? place_.allocator : no_allocator;
-  tls_last_cache = {allocator, number_, place_.device, cache, &pool_cache_};
+  tls_last_cache = {allocator, number_, place_.device, cache, &fast_};
 }
 
 thread_cache* cache_registry::look_up() const noexcept {

@@ -13,7 +13,7 @@
 
 namespace gpumem {
 
-class block_cache;
+class fast_path;
 
 /// Added to an allocator's number if a history keeps its hits, which then go through `allocate_noted`.
 inline constexpr std::uint64_t noted_hits = std::uint64_t{1} << 63;
@@ -30,7 +30,7 @@ struct latest_cache {
   std::uint64_t pool_number;
   int device;
   thread_cache* cache;
-  block_cache* pool_cache;
+  fast_path* fast;
 };
 // This model keeps the access to one instruction even in a shared library; the loader's static TLS reserve has room.
 [[gnu::tls_model("initial-exec")]] inline constinit thread_local latest_cache tls_last_cache{~std::uint64_t{0}, 0, 0,
@@ -43,7 +43,7 @@ class cache_registry {
  public:
   /// A thread that ends calls `ends` with its cache, and does not use it afterwards. `ends` takes the pool's lock and
   /// calls `remove`.
-  cache_registry(block_cache& pool_cache, cache_place place, std::function<void(thread_cache&)> ends);
+  cache_registry(fast_path& fast, cache_place place, std::function<void(thread_cache&)> ends);
   ~cache_registry() { close(); }
   /// Without the pool's lock: after this no call of `ends` is under way or begins.
   void close() noexcept;
@@ -78,7 +78,7 @@ class cache_registry {
   [[nodiscard]] thread_cache* look_up() const noexcept;
   void note_latest(thread_cache* cache) const noexcept;
 
-  block_cache& pool_cache_;
+  fast_path& fast_;
   cache_place place_;
   std::uint64_t number_;
   std::shared_ptr<open_pool> self_;

@@ -7,8 +7,8 @@ block_index best_fit::take(heap& pool_heap, const placement_request& request) co
   const bool lowest = bytes >= lowest_fit_bytes;
   // Idle memory that joins the owner's own makes larger holes, which helps large requests most.
   if (lowest && !idle_apart) pool_heap.absorb_idle(owner);
-  const block_index found = lowest ? pool_heap.lowest_fit(segment_class, owner, bytes, alignment)
-                                   : pool_heap.best_fit(segment_class, owner, true, bytes, alignment);
+  const block_index found = lowest ? pool_heap.free_blocks().lowest_fit(segment_class, owner, bytes, alignment)
+                                   : pool_heap.free_blocks().best_fit(segment_class, owner, true, bytes, alignment);
   if (found == no_block) return no_block;
   // At the upper end of their blocks, small requests share fewer pages with large ones.
   const bool upper_end =

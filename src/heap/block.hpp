@@ -94,6 +94,25 @@ class block_table {
     --used_;
   }
 
+  /// Splits a block and returns the one with exactly these bounds. The parts in front and behind become blocks with the
+  /// same state, owner and epoch. Requires that the block is in no index or list, and room for two records.
+  block_index cut(block_index index, std::uint64_t begin, std::uint64_t bytes) {
+    assert((*this)[index].begin <= begin && begin + bytes <= (*this)[index].begin + (*this)[index].bytes);
+    if ((*this)[index].begin != begin) index = split(index, begin);
+    if ((*this)[index].bytes != bytes) split(index, begin + bytes);
+    return index;
+  }
+  /// Merges a block with its upper neighbour, whose record is freed. Requires that neither is in an index or list.
+  void merge_next(block_index index) noexcept {
+    block& b = (*this)[index];
+    const block_index next = b.next;
+    const block& a = (*this)[next];
+    b.bytes += a.bytes;
+    b.next = a.next;
+    if (b.next != no_block) (*this)[b.next].prev = index;
+    give(next);
+  }
+
   [[nodiscard]] std::uint32_t used() const noexcept { return used_; }
   /// Records below this index have been handed out at some time.
   [[nodiscard]] std::uint32_t made() const noexcept { return made_; }
@@ -105,6 +124,21 @@ class block_table {
   [[nodiscard]] block* locate(block_index index) const noexcept {
     assert(index < made_);
     return &chunks_[index / records_a_chunk][index % records_a_chunk];
+  }
+
+  // Splits a block at `boundary` and returns the upper part.
+  block_index split(block_index low, std::uint64_t boundary) {
+    const block_index high = take();
+    block& l = (*this)[low];
+    block& h = (*this)[high];
+    h = l;
+    h.begin = boundary;
+    h.bytes = l.begin + l.bytes - boundary;
+    l.bytes = boundary - l.begin;
+    h.prev = low;
+    l.next = high;
+    if (h.next != no_block) (*this)[h.next].prev = high;
+    return high;
   }
 
   std::vector<std::unique_ptr<block[]>> chunks_;

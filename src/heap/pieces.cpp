@@ -20,7 +20,7 @@ void piece_counter::begin_region(owner_id owner) noexcept {
 void piece_counter::end_region(owner_id owner, block_index oldest) noexcept {
   owners_[owner].is_region = false;
   for (block_index i = oldest; i != no_block; i = blocks_[i].in_index.newer) {
-    const recount changed{*this, i, blocks_[i].begin + blocks_[i].bytes, true};
+    const recount changed{*this, i, true};
     blocks_[i].in_region = false;
   }
 }
@@ -37,7 +37,7 @@ void piece_counter::set_owner(block_index index, owner_id owner) noexcept {
     b.owner = owner;
     return;
   }
-  const recount changed{*this, index, b.begin + b.bytes, true};
+  const recount changed{*this, index, true};
   b.owner = owner;
   b.in_region = is_region(owner);
 }

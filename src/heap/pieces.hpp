@@ -42,6 +42,9 @@ class piece_counter {
       counter_.widen(&first_, &end_, neighbours);
       counter_.count(first_, end_, std::uint64_t{0} - 1);
     }
+    /// The same for one block.
+    recount(piece_counter& counter, block_index index, bool neighbours) noexcept
+        : recount{counter, index, counter.blocks_[index].begin + counter.blocks_[index].bytes, neighbours} {}
     recount(const recount&) = delete;
     recount& operator=(const recount&) = delete;
     ~recount() {
@@ -70,6 +73,8 @@ class piece_counter {
   /// Pages of addresses may lack memory from now on.
   void expect_unbacked() noexcept { has_unbacked_ = true; }
 
+  /// Owners have smaller numbers.
+  [[nodiscard]] std::size_t owners() const noexcept { return owners_.size(); }
   /// Whether a block of that owner belongs to a region.
   [[nodiscard]] bool is_region(owner_id owner) const noexcept { return owners_[owner].is_region; }
   /// True if the change of an owner may join or part pieces.

@@ -33,7 +33,7 @@ bool holds(const block& candidate, address target) noexcept {
 /// most idle blocks are shorter than a page.
 block_index idle_at(const heap& pool_heap, address target, std::uint64_t bytes) noexcept {
   block_index found = no_block;
-  pool_heap.visit_idle(bytes, [&](block_index each) {
+  pool_heap.free_blocks().visit_idle(bytes, [&](block_index each) {
     if (holds(pool_heap.at(each), target)) found = each;
   });
   return found;
@@ -111,7 +111,7 @@ std::uint64_t page_manager::plan_ahead(std::uint64_t bytes, std::uint64_t run_by
 }
 
 block_index page_manager::unbacked_at(address target) const noexcept {
-  block_index i = heap_.first_unbacked();
+  block_index i = heap_.unbacked().first();
   while (!holds(heap_.at(i), target)) i = heap_.at(i).in_index.newer;
   return i;
 }
@@ -119,7 +119,7 @@ block_index page_manager::unbacked_at(address target) const noexcept {
 // Returns the block that contains `target` and is idle or free for `owner`, or no_block.
 block_index page_manager::free_at(address target, owner_id owner) const noexcept {
   for (const owner_id each : {idle_owner, owner}) {
-    for (block_index i = heap_.oldest_free(each); i != no_block; i = heap_.at(i).in_index.newer) {
+    for (block_index i = heap_.free_blocks().oldest(each); i != no_block; i = heap_.at(i).in_index.newer) {
       if (holds(heap_.at(i), target)) return i;
     }
   }
@@ -278,7 +278,7 @@ status page_manager::check() const {
   }
   if (bytes != heap_.totals().segment_bytes)
     return broken("bytes of the runs and of the heap differ", bytes, heap_.totals().segment_bytes);
-  for (block_index i = heap_.first_unbacked(); i != no_block; i = heap_.at(i).in_index.newer) {
+  for (block_index i = heap_.unbacked().first(); i != no_block; i = heap_.at(i).in_index.newer) {
     const block& b = heap_.at(i);
     if (b.begin % page != 0 || b.bytes % page != 0) return broken("unbacked, but not whole pages", b.begin, b.bytes);
     if (map_.touches(b.begin, b.bytes)) return broken("memory behind a unbacked block", b.begin, b.bytes);

@@ -36,7 +36,7 @@ void page_map::erase(address begin, std::uint64_t bytes) noexcept {
 
 std::vector<idle_stretch> page_map::idle(const heap& pool_heap, address keep, address keep_end) const {
   std::vector<idle_stretch> stretches;
-  pool_heap.visit_idle(shortest_bytes_, [&](block_index index) {
+  pool_heap.free_blocks().visit_idle(shortest_bytes_, [&](block_index index) {
     const block& b = pool_heap.at(index);
     const address end = b.begin + b.bytes;
     idle_stretch stretch;

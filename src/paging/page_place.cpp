@@ -72,7 +72,7 @@ block_index span_begin(const heap& pool_heap, block_index unbacked, owner_id own
 std::optional<page_place> cheapest_place(const heap& pool_heap, unsigned segment_class, owner_id owner,
                                          std::uint64_t bytes, std::uint64_t alignment, std::uint64_t page_bytes) {
   std::optional<page_place> best;
-  for (block_index h = pool_heap.first_unbacked(); h != no_block; h = pool_heap.at(h).in_index.newer) {
+  for (block_index h = pool_heap.unbacked().first(); h != no_block; h = pool_heap.at(h).in_index.newer) {
     if (pool_heap.at(h).segment_class != segment_class) continue;
     const block_index lowest = span_begin(pool_heap, h, owner);
     if (lowest == no_block) continue;

@@ -55,15 +55,15 @@ result<pending_request> arena::prepare(const request& request, std::uint64_t rou
   const stream_slot& asks = state.streams[stream];
   pending_request pending;
   pending.stream = stream;
-  pending.capturing = asks.capturing;
-  pending.owner = request.region != 0 ? state.streams.region(request.region) : pending.capturing ? asks.graph : stream;
+  pending.capturing = asks.capturing();
+  pending.owner = request.region != 0 ? state.graphs.find(request.region) : pending.capturing ? asks.graph : stream;
   if (pending.owner == idle_owner) {
     return status{errc::invalid_argument,
                   fmt::format("region {} of pool {} is not open", request.region, state.config.name)};
   }
   // A region reuses freed memory at once, which is safe only for work on its own stream.
   if (const stream_slot& region = state.streams[pending.owner];
-      request.region != 0 && region.origin_key != stream_key) {
+      request.region != 0 && region.captured.origin_key != stream_key) {
     return status{
         errc::invalid_argument,
         fmt::format("region {} of pool {} is asked on stream {}; expected {}, for which it was opened", request.region,
@@ -118,8 +118,8 @@ block_index arena::place_in_region(const pending_request& request) {
 owner_id arena::owner_of_free(block_index index, const stream_ref* stream, std::uint64_t key) {
   const owner_id owner = state.blocks.at(index).owner;
   if (stream == nullptr) return owner;
-  return state.streams[owner].is_graph ? state.streams.graph_owner_of_free(owner, key)
-                                       : state.streams.owner_of_free(owner, *stream, key);
+  return state.streams[owner].is_graph() ? state.graphs.owner_of_free(owner, key)
+                                         : state.streams.owner_of_free(owner, *stream, key);
 }
 
 void arena::transfer_ownership(block_index index, owner_id owner) {
@@ -156,8 +156,8 @@ owner_id arena::prepare_use(block_index index, stream_ref stream, std::uint64_t 
 }
 
 class_usage arena::usage_of(unsigned segment_class) const noexcept {
-  return {.bytes = state.blocks.segment_bytes(segment_class),
-          .free_bytes = state.blocks.free_bytes(segment_class),
+  return {.bytes = state.blocks.totals(segment_class).segment_bytes,
+          .free_bytes = state.blocks.totals(segment_class).free_bytes,
           .paged = state.paged()};
 }
 

@@ -29,7 +29,7 @@ arena_state::arena_state(device& device, pool_config configuration, cache_source
       streams{device, blocks, config.stream_ids},
       uses{blocks, streams, config.name},
       pages{blocks, device, config.name} {
-  mutex.keep_for_holder(streams.context_event_permits());
+  mutex.keep_for_holder(streams.captures().context_event_permits());
 }
 
 void arena_state::thread_ends(thread_cache& cache) {
@@ -59,12 +59,12 @@ block_index arena_state::search(const pending_request& request) {
 }
 
 bool arena_state::may_give_back(arena_lock& lock) const {
-  if (streams.captures() != 0) return false;
+  if (streams.captures().local() != 0) return false;
   const bool unnoticed = [&]() GPUMEM_UNDER_LOCK {
     const unlocked_section unlocked{lock};
-    return streams.blocking_stream_captures();
+    return streams.keys().blocking_stream_captures();
   }();
-  return !unnoticed && streams.captures() == 0;
+  return !unnoticed && streams.captures().local() == 0;
 }
 
 void arena_state::count_taken(std::uint64_t bytes) noexcept {

@@ -19,6 +19,7 @@
 #include "page_manager.hpp"
 #include "pool_config.hpp"
 #include "segment_observers.hpp"
+#include "stream_graphs.hpp"
 #include "stream_holds.hpp"
 #include "stream_order.hpp"
 #include "unlocked_section.hpp"
@@ -88,6 +89,7 @@ struct arena_state {
   guarded_policy pool_policy GPUMEM_GUARDED_BY(under_arena_lock);
   heap blocks GPUMEM_GUARDED_BY(under_arena_lock);
   stream_order streams;
+  stream_graphs graphs{streams};
   block_uses uses GPUMEM_GUARDED_BY(under_arena_lock);
   page_manager pages GPUMEM_GUARDED_BY(under_arena_lock);
   page_rules rules GPUMEM_GUARDED_BY(under_arena_lock);

@@ -6,7 +6,7 @@ namespace gpumem {
 
 void context_order::begin(stream_ref all, std::uint64_t key) {
   owner_ = state_.streams.slot_of(all, key);
-  state_.streams[owner_].everything = true;
+  state_.streams[owner_].represents = stream_slot::kind::everything;
   ++state_.streams[owner_].references;  // never dropped
 }
 
@@ -34,7 +34,7 @@ void context_order::end_batch(owner_id owner) noexcept {
 bool context_order::cover(arena_lock& lock) {
   const result<fence_index> f = state_.streams.cover(owner_);
   if (!f) return false;
-  if (*f != no_fence) state_.streams.unref(*f);
+  if (*f != no_fence) state_.streams.fences().unref(*f);
   fences_.record(lock);
   return true;
 }

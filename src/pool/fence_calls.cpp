@@ -23,20 +23,20 @@ bool fence_calls::poll(arena_lock& lock) {
 
 void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
   state_.streams.fence_named(named, true, 1);
-  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
-    if (state_.streams.serves_others(owner) && state_.streams[owner].dirty) state_.streams.fence_behind(owner);
+  for (const owner_id owner : state_.blocks.free_blocks().owners()) {
+    if (state_.streams[owner].serves_others() && state_.streams[owner].dirty) state_.streams.fence_behind(owner);
   }
   record(lock);
   poll(lock);
 }
 
 void fence_calls::record(arena_lock& lock) {
-  const std::vector<unrecorded_fence> fences = state_.streams.take_unrecorded();
+  const std::vector<unrecorded_fence> fences = state_.streams.fences().take_unrecorded();
   if (fences.empty()) return;
   const device::calls_together row{state_.own_device};
-  const unsigned captures = state_.streams.captures();
+  const unsigned captures = state_.streams.captures().local();
   for (const unrecorded_fence& f : fences) {
-    const bool overtaken = state_.streams.captures() > captures;
+    const bool overtaken = state_.streams.captures().local() > captures;
     std::optional<fence> recorded;
     if (!overtaken && state_.streams.begin_handle_call(f)) {
       blocking_calls& records = f.apart ? state_.calls.records : state_.calls.context_records;
@@ -44,24 +44,24 @@ void fence_calls::record(arena_lock& lock) {
       if (made) recorded = *made;
       state_.streams.end_handle_call(f);
     }
-    state_.streams.recorded(f, recorded);
+    state_.streams.fences().recorded(f, recorded);
   }
 }
 
 void fence_calls::order(arena_lock& lock, device_waits& waits) {
   record(lock);
   const device::calls_together row{state_.own_device};
-  const unsigned captures = state_.streams.captures();
+  const unsigned captures = state_.streams.captures().local();
   using state = device_waits::wait::state;
   for (device_waits::wait& w : waits.begin_round()) {
     if (w.status != state::missing) continue;
-    waits.tried(w, state_.streams.captures() <= captures && order_one(lock, waits.waiter(), w.fence));
+    waits.tried(w, state_.streams.captures().local() <= captures && order_one(lock, waits.waiter(), w.fence));
   }
 }
 
 // False if the fence has failed, or another thread has not recorded it yet.
 bool fence_calls::order_one(arena_lock& lock, owner_id waiter, fence_index fence) {
-  const tracked_fence tracked = state_.streams.tracked(fence);
+  const tracked_fence tracked = state_.streams.fences()[fence];
   if (tracked.status != tracked_fence::state::pending) return tracked.status == tracked_fence::state::done;
   const stream_ref stream = state_.streams[waiter].stream;
   const status made = state_.calls.records.run_unlocked(
@@ -76,20 +76,20 @@ step_result fence_calls::wait_for_any(arena_lock& lock, const held_fences& held,
   std::vector<fence_index> first;
   std::unordered_map<owner_id, std::size_t> first_of_stream;
   for (const fence_index f : held.all()) {
-    const tracked_fence& each = state_.streams.tracked(f);
+    const tracked_fence& each = state_.streams.fences()[f];
     if (each.status != tracked_fence::state::pending || !state_.streams.may_wait_for(f)) continue;
     if (each.order != idle_owner && !each.foreign) {
       const auto [at, is_new] = first_of_stream.try_emplace(each.order, first.size());
       if (!is_new) {
         fence_index& earliest = first[at->second];
-        if (each.number < state_.streams.tracked(earliest).number) earliest = f;
+        if (each.number < state_.streams.fences()[earliest].number) earliest = f;
         continue;
       }
     }
     first.push_back(f);
   }
   std::vector<fence> pending;
-  for (const fence_index f : first) pending.push_back(state_.streams.tracked(f).device_fence);
+  for (const fence_index f : first) pending.push_back(state_.streams.fences()[f].device_fence);
   const std::uint64_t left_ns = deadline.left_ns();
   if (pending.empty() || left_ns == 0) return step_result::outcome::nothing;
   const std::uint64_t generation = state_.mutex.generation();
@@ -114,7 +114,7 @@ step_result fence_calls::wait_for_any(arena_lock& lock, const held_fences& held,
 bool fence_calls::wait_for_each(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) {
   const auto others_record = [&]() GPUMEM_UNDER_LOCK {
     return std::ranges::any_of(held.all(), [&](fence_index fence) GPUMEM_UNDER_LOCK {
-      return state_.streams.tracked(fence).status == tracked_fence::state::unrecorded;
+      return state_.streams.fences()[fence].status == tracked_fence::state::unrecorded;
     });
   };
   bool any = false;
@@ -133,15 +133,15 @@ void fence_calls::wait_for_owner(arena_lock& lock, owner_id owner, const wait_de
 }
 
 void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
-  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
-    if (state_.streams.serves_others(owner)) held->add_cover_of(owner);
+  for (const owner_id owner : state_.blocks.free_blocks().owners()) {
+    if (state_.streams[owner].serves_others()) held->add_cover_of(owner);
   }
   state_.uses.hold_fences(held);
   record(lock);
 }
 
 bool fence_calls::wait_for_all(arena_lock& lock, const wait_deadline& deadline) {
-  if (state_.streams.fences_paused()) return false;
+  if (state_.streams.captures().pause_fences()) return false;
   held_fences held{state_.streams};
   hold_all(lock, &held);
   return !held.all().empty() && wait_for_each(lock, held, deadline);

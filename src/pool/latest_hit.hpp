@@ -12,9 +12,9 @@ inline address allocate_from_latest(std::uint64_t allocator_number, int device, 
   const latest_cache& latest = tls_last_cache;
   if (latest.device != device) [[unlikely]]
     return 0;
-  if (latest.allocator == allocator_number) return latest.pool_cache->allocate(*latest.cache, stream, requested);
+  if (latest.allocator == allocator_number) return latest.fast->allocate(*latest.cache, stream, requested);
   if (latest.allocator != (allocator_number | noted_hits)) return 0;
-  return latest.pool_cache->allocate_noted(*latest.cache, stream, requested);
+  return latest.fast->allocate_noted(*latest.cache, stream, requested);
 }
 
 /// True if the thread's latest cache, of any device of the allocator, took the block. `stated` may be null.
@@ -22,9 +22,8 @@ inline bool free_to_latest(std::uint64_t allocator_number, address pointer, cons
   const latest_cache& latest = tls_last_cache;
   if (stated != nullptr && stated->device) [[unlikely]]
     return false;
-  if (latest.allocator == allocator_number) return latest.pool_cache->free(*latest.cache, pointer, stated);
-  return latest.allocator == (allocator_number | noted_hits) &&
-         latest.pool_cache->free_noted(*latest.cache, pointer, stated);
+  if (latest.allocator == allocator_number) return latest.fast->free(*latest.cache, pointer, stated);
+  return latest.allocator == (allocator_number | noted_hits) && latest.fast->free_noted(*latest.cache, pointer, stated);
 }
 
 }  // namespace gpumem

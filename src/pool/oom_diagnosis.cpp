@@ -65,16 +65,17 @@ pending_run run_around(const arena_state& state, const pending_request& request,
 /// allocation are refused many times.
 pending_run find_pending_run(const arena_state& state, const pending_request& request) GPUMEM_UNDER_LOCK {
   const std::uint64_t need = request.bytes + (request.alignment - block_granularity);
-  if (state.blocks.free_bytes(request.segment_class) + state.blocks.totals().fenced_bytes < need) return {};
+  if (state.blocks.totals(request.segment_class).free_bytes + state.blocks.totals().fenced_bytes < need) return {};
   const auto found = [&](block_index index) GPUMEM_UNDER_LOCK {
     return joins(request, state.blocks.at(index)) ? run_around(state, request, index, need) : pending_run{};
   };
   for (const block_index i : state.uses.waiting()) {
     if (const pending_run run = found(i); run.bytes != 0) return run;
   }
-  for (const owner_id owner : state.blocks.owners_of_free_blocks()) {
+  for (const owner_id owner : state.blocks.free_blocks().owners()) {
     if (!waits(request, owner)) continue;
-    for (block_index i = state.blocks.oldest_free(owner); i != no_block; i = state.blocks.at(i).in_index.newer) {
+    for (block_index i = state.blocks.free_blocks().oldest(owner); i != no_block;
+         i = state.blocks.at(i).in_index.newer) {
       if (const pending_run run = found(i); run.bytes != 0) return run;
     }
   }
@@ -83,10 +84,10 @@ pending_run find_pending_run(const arena_state& state, const pending_request& re
 
 std::string name_of(const arena_state& state, owner_id owner) GPUMEM_UNDER_LOCK {
   const stream_slot& slot = state.streams[owner];
-  std::string name = slot.is_graph                   ? fmt::format("CUDA graph {}", slot.key)
+  std::string name = slot.is_graph()                 ? fmt::format("CUDA graph {}", slot.key)
                      : slot.stream.handle == nullptr ? std::string{"the default stream"}
                                                      : fmt::format("stream {}", fmt::ptr(slot.stream.handle));
-  if (state.streams.fences_paused()) name += ", and a capture is under way";
+  if (state.streams.captures().pause_fences()) name += ", and a capture is under way";
   return name;
 }
 

@@ -66,8 +66,8 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
 }
 
 step_result oom_ladder::last_resorts(arena_lock& lock, pending_request& request) {
-  const context_events permit{state_.streams};
-  if (state_.streams.context_events_wait()) {
+  const context_events permit{state_.streams.captures()};
+  if (state_.streams.keys().captures_may_hide()) {
     const std::uint64_t idle_bytes = state_.blocks.totals().idle_bytes;
     if (const step_result reused = reuse_other_streams(lock, request); reused.found()) return reused;
     if (state_.paged() && state_.blocks.totals().idle_bytes > idle_bytes) {  // pages that became idle may move
@@ -96,9 +96,9 @@ bool oom_ladder::may_be_served(arena_lock& lock, const pending_request& request)
 step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
   const wait_deadline& deadline = state_.deadline_of(request);
   if (deadline.left_ns() == 0) return step_result::outcome::nothing;
-  if (!state_.streams.fences_paused() &&
+  if (!state_.streams.captures().pause_fences() &&
       (state_.paged() || others_hold(request) || state_.pool_policy.gives_back(give_back::pressure, state_.view()))) {
-    const context_events permit{state_.streams};
+    const context_events permit{state_.streams.captures()};
     const std::uint64_t changes_before = lock.changes_by_others();
     held_fences held{state_.streams};
     fences_.hold_all(lock, &held);
@@ -120,9 +120,10 @@ step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
 owner_id oom_ladder::best_other(const pending_request& request, block_index* found) const {
   owner_id best_owner = idle_owner;
   *found = no_block;
-  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
-    if (owner == request.owner || !state_.streams.serves_others(owner)) continue;
-    const block_index i = state_.blocks.best_fit(request.segment_class, owner, false, request.bytes, request.alignment);
+  for (const owner_id owner : state_.blocks.free_blocks().owners()) {
+    if (owner == request.owner || !state_.streams[owner].serves_others()) continue;
+    const block_index i =
+        state_.blocks.free_blocks().best_fit(request.segment_class, owner, false, request.bytes, request.alignment);
     if (i == no_block) continue;
     const std::uint64_t bytes = state_.blocks.at(i).bytes;
     const std::uint64_t least = *found != no_block ? state_.blocks.at(*found).bytes : UINT64_MAX;
@@ -135,12 +136,12 @@ owner_id oom_ladder::best_other(const pending_request& request, block_index* fou
 
 bool oom_ladder::others_hold(const pending_request& request) const {
   if (!state_.uses.waiting().empty()) return true;
-  return std::ranges::any_of(state_.blocks.owners_of_free_blocks(),
+  return std::ranges::any_of(state_.blocks.free_blocks().owners(),
                              [&](owner_id owner) { return owner != request.owner; });
 }
 
 step_result oom_ladder::reuse_other_streams(arena_lock& lock, pending_request& request) {
-  if (request.capturing || state_.streams.fences_paused()) return step_result::outcome::nothing;
+  if (request.capturing || state_.streams.captures().pause_fences()) return step_result::outcome::nothing;
   switch (state_.config.reuse) {
     case stream_reuse::device:
       return step_result::of_search(fences_.take_ordered(
@@ -185,8 +186,8 @@ block_index oom_ladder::take_ordered(const pending_request& request, device_wait
 // already done.
 step_result oom_ladder::reuse_what_is_done(arena_lock& lock, pending_request& request) {
   bool any = false;
-  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) {
-    const bool is_other = owner != request.owner && state_.streams.serves_others(owner);
+  for (const owner_id owner : state_.blocks.free_blocks().owners()) {
+    const bool is_other = owner != request.owner && state_.streams[owner].serves_others();
     if (is_other && state_.streams[owner].dirty) any = state_.streams.fence_behind(owner) || any;
   }
   for (const block_index i : state_.uses.waiting()) {
@@ -220,7 +221,7 @@ step_result oom_ladder::reuse_after_wait(arena_lock& lock, pending_request& requ
 // Orders the stream behind all others and takes over everything they freed. Comes last before memory is given back,
 // because the stream then waits for work unrelated to its block.
 step_result oom_ladder::join_all(arena_lock& lock, pending_request& request) {
-  if (state_.config.reuse != stream_reuse::device || request.capturing || state_.streams.fences_paused()) {
+  if (state_.config.reuse != stream_reuse::device || request.capturing || state_.streams.captures().pause_fences()) {
     return step_result::outcome::nothing;
   }
   if (!others_hold(request)) return step_result::outcome::nothing;
@@ -237,10 +238,10 @@ step_result oom_ladder::join_all(arena_lock& lock, pending_request& request) {
 void oom_ladder::take_over_from_others(const pending_request& request, device_waits& waits) {
   stream_order& streams = state_.streams;
   // Backwards: when an owner has nothing left, the last entry of the list takes its place.
-  const std::vector<owner_id>& owners = state_.blocks.owners_of_free_blocks();
+  const std::vector<owner_id>& owners = state_.blocks.free_blocks().owners();
   for (std::size_t k = owners.size(); k-- != 0;) {
     const owner_id owner = owners[k];
-    if (owner == request.owner || !streams.serves_others(owner)) continue;
+    if (owner == request.owner || !streams[owner].serves_others()) continue;
     static_cast<void>(waits.behind(owner));
     stream_slot& mine = streams[request.owner];
     if (state_.blocks.hand_over(owner, waits.waited(owner), request.owner, mine.epoch, true)) mine.dirty = true;

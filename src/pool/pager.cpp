@@ -59,7 +59,7 @@ page_manager::verdict pager::plan(const pending_request& request, const page_pla
                                   page_manager::paging_limits may, remap_batch* step) const {
   may.policy = state_.pool_policy.page_in(state_.view(), request.bytes, place.missing_bytes);
   may.room_bytes = std::min(may.room_bytes, state_.pool_budget.left());
-  may.unmap = may.unmap && state_.streams.captures() == 0;
+  may.unmap = may.unmap && state_.streams.captures().local() == 0;
   step->may_unmap = may.unmap;
   may.poll = may.poll && may.unmap && (state_.blocks.totals().cached_bytes != 0 || !state_.uses.waiting().empty());
   return state_.pages.plan(place, request.bytes, may, step);
@@ -87,7 +87,7 @@ status pager::execute(arena_lock& lock, remap_batch& step, reservation* reserved
 
 // Permits context events: a capture that they would invalidate does not survive moved pages either.
 void pager::fence_before_moves(arena_lock& lock, const pending_request& request) {
-  const context_events permit{state_.streams};
+  const context_events permit{state_.streams.captures()};
   const bool same = state_.streams[request.stream].key == request.stream_key;  // else the slot is another stream's now
   fences_.fence_everything(lock, same ? request.stream : idle_owner);
 }
@@ -165,7 +165,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
 // forbids it: the addresses stay in use until then.
 bool pager::undo_stranded(arena_lock& lock, bool may_unmap) {
   while (!state_.pages.stranded().empty()) {
-    if (!may_unmap || state_.streams.captures() != 0) return false;
+    if (!may_unmap || state_.streams.captures().local() != 0) return false;
     const mapped_run run = state_.pages.stranded().back();
     const returned_runs done = state_.calls.give_backs.run_unlocked(lock, [&] {
       return return_runs(state_.own_device, {&run, 1});

@@ -41,12 +41,13 @@ block_index plan_executor::place(arena_lock& lock, pending_request& request) {
 // Fences memory that the plan gives to another stream next, at the first request after its free, so that the work is
 // known to be done when that stream asks. Under `device` the fence is recorded when it is waited for.
 void plan_executor::fence_needed_by_plan(arena_lock& lock) {
-  if (!needed_by_plan_ || state_.config.reuse == stream_reuse::device || state_.streams.fences_paused()) return;
+  if (!needed_by_plan_ || state_.config.reuse == stream_reuse::device || state_.streams.captures().pause_fences())
+    return;
   needed_by_plan_ = false;
   const auto fence = [&](owner_id owner) {
     if (std::exchange(state_.streams[owner].needed_by_plan, false)) state_.streams.fence_behind(owner);
   };
-  for (const owner_id owner : state_.blocks.owners_of_free_blocks()) fence(owner);
+  for (const owner_id owner : state_.blocks.free_blocks().owners()) fence(owner);
   for (const block_index i : state_.uses.waiting()) fence(state_.blocks.at(i).owner);
   fences_.record(lock);
 }
@@ -70,9 +71,10 @@ block_index plan_executor::free_at(arena_lock& lock, const pending_request& requ
   return fences_.take_ordered(lock, request.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK -> block_index {
     *in_the_way = idle_owner;
     const plan_cursor::blocks found = places_.find(state_.blocks, place, request.bytes, request.owner);
-    const bool waits_on_device = state_.config.reuse == stream_reuse::device && !state_.streams.fences_paused();
+    const bool waits_on_device =
+        state_.config.reuse == stream_reuse::device && !state_.streams.captures().pause_fences();
     for (const auto [owner, epoch] : found.other_owners) {
-      if (waits_on_device && state_.streams.serves_others(owner)) continue;
+      if (waits_on_device && state_.streams[owner].serves_others()) continue;
       *in_the_way = owner;
       return no_block;
     }

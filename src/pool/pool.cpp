@@ -10,7 +10,7 @@ namespace {
 
 /// True if the owner word has room for everything known of such a block, so that a cache may take it.
 bool fits_owner_word(const stream_order& streams, owner_id owner, std::uint64_t bytes) noexcept {
-  return owner <= owner_word::most_owner && !streams[owner].is_graph &&
+  return owner <= owner_word::most_owner && !streams[owner].is_graph() &&
          bytes <= bin_index::most_units * block_granularity;
 }
 
@@ -18,8 +18,8 @@ bool fits_owner_word(const stream_order& streams, owner_id owner, std::uint64_t 
 bool is_cacheable(const arena& pool_arena, owner_id owner, std::uint64_t bytes) noexcept GPUMEM_UNDER_LOCK {
   const stream_order& streams = pool_arena.state.streams;
   const stream_slot& slot = streams[owner];
-  return fits_owner_word(streams, owner, bytes) && !streams.fences_paused() && !slot.capturing && !slot.ended &&
-         owner != pool_arena.context_frees.owner();
+  return fits_owner_word(streams, owner, bytes) && !streams.captures().pause_fences() && !slot.capturing() &&
+         !slot.ended && owner != pool_arena.context_frees.owner();
 }
 
 cached_stream stream_of(const stream_order& streams, owner_id owner) noexcept GPUMEM_UNDER_LOCK {
@@ -58,27 +58,27 @@ pool::~pool() = default;
 const pool_config& pool::config() const noexcept { return state_.config; }
 
 address pool::try_cache(stream_ref stream, std::uint64_t requested) noexcept {
-  if (!state_.streams.key_is_known(stream)) return 0;
-  return state_.caches.allocate_by_key(stream_order::known_key(stream), requested, stream);
+  if (!state_.streams.keys().is_known(stream)) return 0;
+  return state_.caches.fast().allocate_by_key(stream_keys::known(stream), requested, stream);
 }
 
 bool pool::free_to_cache(address pointer, const free_args& stated) noexcept {
   block_cache& caches = state_.caches;
-  if (!stated.stream) return caches.free_by_key(pointer, std::nullopt, stated);
-  if (state_.streams.has_lasting_handle(*stated.stream)) return caches.free_by_handle(pointer, stated);
-  return state_.streams.key_is_known(*stated.stream) &&
-         caches.free_by_key(pointer, stream_order::known_key(*stated.stream), stated);
+  if (!stated.stream) return caches.fast().free_by_key(pointer, std::nullopt, stated);
+  if (state_.streams.keys().has_lasting_handle(*stated.stream)) return caches.fast().free_by_handle(pointer, stated);
+  return state_.streams.keys().is_known(*stated.stream) &&
+         caches.fast().free_by_key(pointer, stream_keys::known(*stated.stream), stated);
 }
 
 // Under `query` these frees take the lock: the fence would invalidate a capture that gpumem has not noticed.
 bool pool::free_behind_all_work(address pointer) noexcept {
   if (arena_->context_frees.owner() == idle_owner || state_.config.stream_ids != stream_id_mode::notify) return false;
   if (state_.own_device.condition() != device_condition::usable) return false;
-  const block_cache::deferred how = state_.caches.defer_free(pointer);
-  if (how != block_cache::deferred::fence_due) return how == block_cache::deferred::taken;
+  const fast_path::deferred how = state_.caches.fast().defer_free(pointer);
+  if (how != fast_path::deferred::fence_due) return how == fast_path::deferred::taken;
   // During a capture there is no fence; one is recorded when memory is wanted.
   const std::optional<fence> recorded = arena_->context_frees.record();
-  if (recorded && !state_.caches.attach_fence(*recorded)) state_.own_device.drop(*recorded);
+  if (recorded && !state_.caches.fast().attach_fence(*recorded)) state_.own_device.drop(*recorded);
   return true;
 }
 
@@ -89,13 +89,14 @@ status pool::open_ahead() {
 }
 
 status pool::allocate(const request& request, std::uint64_t rounded, address* begin, oom_slot* refusal) {
-  const result<std::uint64_t> key = state_.streams.key_of(request.stream);
+  const result<std::uint64_t> key = state_.streams.keys().key_of(request.stream);
   if (!key) return key.why();
   const bool may_hit = request.alignment <= block_granularity && request.region == 0;
   if (may_hit) {
     // A handle whose key was asked may name another stream later, so the cache does not remember it.
-    const bool lasts = state_.streams.key_is_known(request.stream);
-    *begin = state_.caches.allocate_by_key(*key, request.bytes, lasts ? std::optional{request.stream} : std::nullopt);
+    const bool lasts = state_.streams.keys().is_known(request.stream);
+    *begin =
+        state_.caches.fast().allocate_by_key(*key, request.bytes, lasts ? std::optional{request.stream} : std::nullopt);
     if (*begin != 0) return {};
   }
   arena_lock lock{state_.mutex};
@@ -118,15 +119,15 @@ status pool::allocate(const request& request, std::uint64_t rounded, address* be
 // block. A reused handle then means the former stream, and the block waits for a fence.
 result<std::uint64_t> pool::key_of_stated(address pointer, stream_ref stream) {
   const stream_order& streams = state_.streams;
-  if (streams.has_lasting_handle(stream)) {
+  if (streams.keys().has_lasting_handle(stream)) {
     const arena_lock lock{state_.mutex};
     const pointer_map::lookup seen = state_.caches.pointers().find(pointer);
     if (seen.word().held_by() != holder::program) return arena_->refuse_free(pointer, seen);
     const stream_slot& own = streams[state_.blocks.at(state_.caches.pointers().block_of(seen.index)).owner];
-    if (own.stream == stream) return own.is_graph ? own.origin_key : own.key;
-    if (const std::optional<std::uint64_t> known = streams.key_of_handle(stream)) return *known;
+    if (own.stream == stream) return own.is_graph() ? own.captured.origin_key : own.key;
+    if (const std::optional<std::uint64_t> known = streams.slots().key_of_handle(stream)) return *known;
   }
-  return streams.key_of(stream);
+  return streams.keys().key_of(stream);
 }
 
 status pool::release_block(address pointer, const free_args& stated) {
@@ -137,8 +138,8 @@ status pool::release_block(address pointer, const free_args& stated) {
     const result<std::uint64_t> k = key_of_stated(pointer, *stated.stream);
     if (!k) return k.why();
     key = *k;
-    const bool was_tried = streams.key_is_known(*stated.stream) || streams.has_lasting_handle(*stated.stream);
-    if (!was_tried && caches.free_by_key(pointer, key, stated)) return {};
+    const bool was_tried = streams.keys().is_known(*stated.stream) || streams.keys().has_lasting_handle(*stated.stream);
+    if (!was_tried && caches.fast().free_by_key(pointer, key, stated)) return {};
   }
   arena_lock lock{state_.mutex};
   statistics& counts = state_.counts;
@@ -185,7 +186,7 @@ status pool::release_block(address pointer, const free_args& stated) {
 }
 
 status pool::record_use(address pointer, stream_ref stream) {
-  const result<std::uint64_t> key = state_.streams.key_of(stream);
+  const result<std::uint64_t> key = state_.streams.keys().key_of(stream);
   if (!key) return key.why();
   arena_lock lock{state_.mutex};
   ++state_.counts.locks;

@@ -74,7 +74,7 @@ piece_statistics pieces_of(const arena& pool_arena) GPUMEM_UNDER_LOCK {
       s.split_bytes -= units * block_granularity;
     });
   }
-  for (owner_id owner = 1; owner < state.streams.end(); ++owner) {
+  for (owner_id owner = 1; owner < state.streams.slots().end(); ++owner) {
     if (!counter.is_region(owner)) continue;
     const region_totals& region = counter.of_region(owner);
     s.regions.push_back({state.streams[owner].key, region.bytes, region.live_bytes});
@@ -148,16 +148,17 @@ statistics arena::figures() const {
   s.idle_bytes = t.idle_bytes;
   s.leaked_bytes = t.leaked_bytes + in_transit_bytes;
   s.limit_bytes = state.pool_budget.limit();
-  s.largest_free_bytes = state.blocks.largest_free();
+  s.largest_free_bytes = state.blocks.free_blocks().largest_bytes();
   for (const block_index i : state.uses.waiting())
     s.largest_free_bytes = std::max(s.largest_free_bytes, state.blocks.at(i).bytes);
-  s.metadata_bytes += state.blocks.metadata_bytes() + state.streams.metadata_bytes() + state.uses.metadata_bytes() +
+  s.metadata_bytes += state.blocks.metadata_bytes() + state.streams.slots().metadata_bytes() +
+                      state.streams.fences().metadata_bytes() + state.uses.metadata_bytes() +
                       state.pages.map().metadata_bytes() + planning.metadata_bytes() + cached.metadata_bytes;
   s.live_blocks = t.live_blocks - cached.held_blocks;
   s.free_blocks = t.free_blocks + state.uses.waiting().size();
   s.segments = t.segments;
-  s.streams = state.streams.in_use();
-  s.fences = state.streams.fences_recorded();
+  s.streams = state.streams.slots().in_use();
+  s.fences = state.streams.fences().count();
   return s;
 }
 
@@ -189,14 +190,14 @@ status arena::check() const {
 
 // Each live or fenced block holds a reference to the slot of its owner and of each of its users.
 status arena::check_references() const {
-  std::vector<std::uint32_t> references(state.streams.end());
+  std::vector<std::uint32_t> references(state.streams.slots().end());
   for_each_block(state.blocks, [&](block_index index) GPUMEM_UNDER_LOCK {
     const block& b = state.blocks.at(index);
     if (b.state != block_state::live && b.state != block_state::fenced) return;
     ++references[b.owner];
     state.uses.count_references(index, &references);
   });
-  for (owner_id owner = 1; owner < state.streams.end(); ++owner) {
+  for (owner_id owner = 1; owner < state.streams.slots().end(); ++owner) {
     const stream_slot& slot = state.streams[owner];
     if (!slot.in_use && references[owner] != 0)
       return broken("blocks of a stream that is forgotten", owner, references[owner]);

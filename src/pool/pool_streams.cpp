@@ -7,20 +7,20 @@ namespace gpumem {
 
 pool_streams::pool_streams(arena& pool_arena) noexcept : arena_{pool_arena}, state_{pool_arena.state} {}
 
-result<std::uint64_t> pool_streams::key_of(stream_ref stream) const { return state_.streams.key_of(stream); }
+result<std::uint64_t> pool_streams::key_of(stream_ref stream) const { return state_.streams.keys().key_of(stream); }
 
 status pool_streams::stream_release(std::uint64_t key) {
   arena_lock lock{state_.mutex};
   ++state_.counts.locks;
-  const std::optional<owner_id> stream = state_.streams.find(key);
-  if (!stream) return {};
-  if (state_.streams[*stream].capturing) {
+  const owner_id stream = state_.streams.slots().find(key);
+  if (stream == idle_owner) return {};
+  if (state_.streams[stream].capturing()) {
     return {errc::invalid_argument, "a stream that is capturing cannot be released; end the capture first"};
   }
-  state_.caches.reclaim(*stream);
-  state_.streams.end_stream(*stream);
+  state_.caches.reclaim(stream);
+  state_.streams.end_stream(stream);
   arena_.fences.record(lock);
-  wait_for_handle_calls(lock, *stream, key);  // the program destroys the handle next
+  wait_for_handle_calls(lock, stream, key);  // the program destroys the handle next
   return {};
 }
 
@@ -42,7 +42,7 @@ result<pool_capture> pool_streams::capture_begin(stream_ref capture_stream, std:
   ++state_.counts.locks;
   state_.caches.reclaim(idle_owner);  // frees of this stream's blocks take the lock from now on
   const owner_id stream = state_.streams.slot_of(capture_stream, key);
-  if (const result<owner_id> graph = state_.streams.capture_begin(stream); !graph) return graph.why();
+  if (const result<owner_id> graph = state_.graphs.begin_capture(stream); !graph) return graph.why();
   begin_effect(effect);
   return pool_capture{*this, stream, effect};
 }
@@ -58,7 +58,7 @@ pool_capture pool_streams::capture_elsewhere(capture_effect effect) {
 
 // From now on no call begins that would invalidate the capture.
 void pool_streams::begin_effect(capture_effect effect) noexcept {
-  state_.streams.begin_effect(effect);
+  state_.streams.captures().begin(effect);
   if (effect != capture_effect::foreign) arena_.context_frees.forbid();
   if (effect == capture_effect::announced) state_.mutex.begin_generation();  // ends waits for fences
 }
@@ -67,9 +67,8 @@ void pool_streams::wait_for_calls(capture_effect effect, std::optional<std::uint
   arena_lock lock{state_.mutex};
   ++state_.counts.locks;
   if (stream_key) {  // a fence recorded once the stream captures would join the capture
-    if (const std::optional<owner_id> stream = state_.streams.find(*stream_key)) {
-      wait_for_handle_calls(lock, *stream, *stream_key);
-    }
+    const owner_id stream = state_.streams.slots().find(*stream_key);
+    if (stream != idle_owner) wait_for_handle_calls(lock, stream, *stream_key);
   }
   if (effect == capture_effect::foreign) {
     state_.calls.context_records.wait_for_none(lock);
@@ -85,10 +84,10 @@ std::uint64_t pool_streams::capture_end(owner_id stream, capture_effect effect) 
   if (state_.own_device.condition() == device_condition::forked) return 0;
   const arena_lock lock{state_.mutex};
   ++state_.counts.locks;
-  state_.streams.end_effect(effect);
+  state_.streams.captures().end(effect);
   if (effect != capture_effect::foreign) arena_.context_frees.allow();
   state_.mutex.begin_generation();  // wakes requests that waited for the end
-  return stream == idle_owner ? 0 : state_.streams.capture_end(stream);
+  return stream == idle_owner ? 0 : state_.graphs.end_capture(stream);
 }
 
 pool_capture::~pool_capture() {
@@ -105,14 +104,14 @@ std::uint64_t pool_capture::end() noexcept {
 
 status pool_streams::graph_release(std::uint64_t graph) {
   arena_lock lock{state_.mutex};
-  status gone = state_.streams.graph_gone(graph);
+  status gone = state_.graphs.release(graph);
   arena_.fences.record(lock);
   return gone;
 }
 
 std::uint64_t pool_streams::open_region(stream_ref stream, std::uint64_t key) {
   const arena_lock lock{state_.mutex};
-  return state_.streams.open_region(stream, key);
+  return state_.graphs.open_region(stream, key);
 }
 
 status pool_streams::stand_for_all_work(stream_ref all) {

@@ -45,7 +45,7 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes, const 
 trim_result trimmer::trim(arena_lock& lock, std::uint64_t bytes) {
   trim_result trimmed;
   const wait_deadline deadline{state_.own_device, state_.config.free_wait_ns};
-  const context_events permit{state_.streams};  // the program asked for its memory
+  const context_events permit{state_.streams.captures()};  // the program asked for its memory
   fences_.poll(lock);
   if (state_.caches.reclaim_all()) fences_.poll(lock);  // deferred frees come with fences of their own
   const bool allowed = state_.pool_policy.gives_back(give_back::trim, state_.view());

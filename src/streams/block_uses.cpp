@@ -37,7 +37,7 @@ void block_uses::drop(block_index index) noexcept {
   while (b.in_use.uses != no_block) {
     const std::uint32_t n = b.in_use.uses;
     b.in_use.uses = uses_[n].next;
-    if (uses_[n].fence != no_fence) streams_.unref(uses_[n].fence);
+    if (uses_[n].fence != no_fence) streams_.fences().unref(uses_[n].fence);
     --streams_[uses_[n].user].references;
     uses_[n].next = spare_;
     spare_ = n;
@@ -90,8 +90,8 @@ block_uses::wait block_uses::ask_fences(block_index index) noexcept {
     const tracked_fence::state seen = streams_.ask(uses_[n].fence);
     if (seen == tracked_fence::state::done) continue;
     if (seen == tracked_fence::state::failed) {
-      if (!streams_.tracked(uses_[n].fence).record_failed) return wait::failed;
-      streams_.unref(std::exchange(uses_[n].fence, no_fence));  // another is recorded next time
+      if (!streams_.fences()[uses_[n].fence].record_failed) return wait::failed;
+      streams_.fences().unref(std::exchange(uses_[n].fence, no_fence));  // another is recorded next time
     }
     all = wait::pending;
   }
@@ -129,7 +129,7 @@ void block_uses::poll() noexcept {
 // Notes every missing wait, so that all are made in one round.
 bool block_uses::is_behind_uses(device_waits& waits, block_index index) noexcept {
   const block& b = heap_.at(index);
-  if (!streams_.serves_others(b.owner)) return false;
+  if (!streams_[b.owner].serves_others()) return false;
   const auto is_others = [&](const use& entry) { return entry.user != waits.waiter() && entry.user != b.owner; };
   for (std::uint32_t n = b.in_use.uses; n != no_block; n = uses_[n].next) {
     if (is_others(uses_[n]) && uses_[n].fence == no_fence) return false;
@@ -183,7 +183,7 @@ owner_id block_uses::waits_for(block_index index) const noexcept {
   for (std::uint32_t n = heap_.at(index).in_use.uses; n != no_block; n = uses_[n].next) {
     if (uses_[n].user == heap_.at(index).owner) continue;
     if (uses_[n].fence == no_fence) return uses_[n].user;
-    if (streams_.tracked(uses_[n].fence).status != tracked_fence::state::done) return uses_[n].user;
+    if (streams_.fences()[uses_[n].fence].status != tracked_fence::state::done) return uses_[n].user;
   }
   return heap_.at(index).owner;
 }

@@ -9,7 +9,7 @@ namespace gpumem {
 
 device_waits::~device_waits() {
   for (const wait& w : waits_) {
-    streams_.unref(w.fence);
+    streams_.fences().unref(w.fence);
     if (w.owner != idle_owner) --streams_[w.owner].references;
   }
 }
@@ -24,13 +24,13 @@ bool device_waits::behind(owner_id owner, std::uint64_t epoch) noexcept try {
   if (!f) return false;
   const std::uint64_t covered = *f == no_fence ? streams_[owner].epoch - 1 : streams_.epoch_of(owner, *f);
   using state = tracked_fence::state;
-  const state seen = *f == no_fence ? state::done : streams_.tracked(*f).status;
+  const state seen = *f == no_fence ? state::done : streams_.fences()[*f].status;
   if (seen == state::pending || seen == state::unrecorded) {
     waits_.push_back({.fence = *f, .owner = owner, .epoch = covered});
     ++streams_[owner].references;
     return false;
   }
-  if (*f != no_fence) streams_.unref(*f);
+  if (*f != no_fence) streams_.fences().unref(*f);
   if (seen == state::done) note(owner, covered);
   return seen == state::done && covered >= epoch;
 } catch (const std::bad_alloc&) {  // the caller gets its memory elsewhere
@@ -48,12 +48,12 @@ void device_waits::tried(wait& entry, bool made) noexcept {
 }
 
 bool device_waits::behind_fence(fence_index fence) noexcept try {
-  const tracked_fence& asked = streams_.tracked(fence);
+  const tracked_fence& asked = streams_.fences()[fence];
   if (asked.status == tracked_fence::state::done) return true;
   if (asked.status == tracked_fence::state::failed) return false;
   if (const auto latest = latest_.find(asked.order); latest != latest_.end() && !asked.foreign) {
     const wait& w = waits_[latest->second];
-    if (streams_.tracked(w.fence).number >= asked.number) return w.status == wait::state::made;
+    if (streams_.fences()[w.fence].number >= asked.number) return w.status == wait::state::made;
   }
   if (asked.foreign) {
     const auto same = std::ranges::find_if(
@@ -64,7 +64,7 @@ bool device_waits::behind_fence(fence_index fence) noexcept try {
   make_room(waits_);
   if (!asked.foreign) latest_[asked.order] = waits_.size();
   waits_.push_back({.fence = fence});
-  streams_.ref(fence);
+  streams_.fences().ref(fence);
   return false;
 } catch (const std::bad_alloc&) {
   return false;

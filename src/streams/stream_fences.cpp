@@ -9,73 +9,44 @@
 
 namespace gpumem {
 
+// Whether a fence may name the slot's stream at any time.
 bool stream_order::record_on_stream(const stream_slot& slot) const noexcept {
-  // Under `query` a handle may have become invalid since it was last seen, so only the default stream is named. Only
-  // its own thread can name a per-thread stream.
-  if (slot.ended || slot.is_graph || slot.everything || is_per_thread(slot.stream)) return false;
-  return ids_ == stream_id_mode::notify || never_ends(slot.stream);
-}
-
-bool stream_order::captures_nothing(stream_ref alive) const noexcept {
-  const result<std::uint64_t> capture = device_.capture_id(alive);
-  return capture && *capture == 0;
+  return !slot.ended && slot.represents == stream_slot::kind::stream && keys_.stays_valid(slot.stream);
 }
 
 result<fence_index> stream_order::record(owner_id owner, bool lives) noexcept try {
   stream_slot& slot = slots_[owner];
   const bool known_to_live = owner == named_ || (lives && !slot.ended && !is_per_thread(slot.stream));
-  const bool on_stream = (known_to_live && !slot.is_graph && !slot.everything) || record_on_stream(slot);
+  const bool on_stream = (known_to_live && slot.represents == stream_slot::kind::stream) || record_on_stream(slot);
   // The default stream waits for all others, so a record on it invalidates captures, too. A created stream may be part
   // of a capture that began elsewhere, and the fence would become part of that capture.
-  const bool apart = slot.foreign == 0 && on_stream && !never_ends(slot.stream) && !slot.capturing;
-  bool may = captures() == 0;
+  const bool apart = slot.foreign == 0 && on_stream && !never_ends(slot.stream) && !slot.capturing();
+  const bool may_hide = keys_.captures_may_hide();
+  bool may = captures_.local() == 0;
   if (slot.foreign != 0) {
-    may = may && count_of(capture_effect::foreign) == 0;
+    may = may && !captures_.any_foreign();
   } else if (apart) {
-    may = (may && !fences_may_spoil()) || captures_nothing(slot.stream);
+    may = (may && !may_hide) || keys_.captures_nothing(slot.stream);
   } else {
-    may = may && (!fences_may_spoil() || context_events_ > 0);
+    may = may && (!may_hide || captures_.permit_context_events());
   }
   if (!may) return status{errc::unsupported, "no fence can be recorded while a capture may be under way"};
   if (!on_stream && slot.foreign == 0) {  // one event on the context serves all fences that are recorded together
-    const auto same = std::ranges::find_if(unrecorded_, [](const unrecorded_fence& unrecorded) {
-      return !unrecorded.by_stream && unrecorded.foreign == 0;
-    });
-    if (same != unrecorded_.end()) {
-      ref(same->fence);
-      return same->fence;
+    if (const fence_index same = fences_.unrecorded_on_context(); same != no_fence) {
+      fences_.ref(same);
+      return same;
     }
   }
-  const fence_index f = spare_fence();
-  unrecorded_.push_back({.fence = f,
-                         .stream = slot.stream,
-                         .foreign = slot.foreign,
-                         .by_stream = on_stream && slot.foreign == 0,
-                         .apart = apart,
-                         .key = slot.key,
-                         .at_end = slot.ended});
-  spare_fences_.pop_back();
-  // The thread that records it holds one of the references.
-  fences_[f] = {.device_fence = {},
-                .refcount = 2,
-                .status = tracked_fence::state::unrecorded,
-                .foreign = slot.foreign != 0,
-                .order = unrecorded_.back().by_stream ? owner : idle_owner,
-                .number = next_number_++};
-  return f;
+  const bool by_stream = on_stream && slot.foreign == 0;
+  return fences_.add_unrecorded({.stream = slot.stream,
+                                 .foreign = slot.foreign,
+                                 .by_stream = by_stream,
+                                 .apart = apart,
+                                 .key = slot.key,
+                                 .at_end = slot.ended},
+                                by_stream ? owner : idle_owner);
 } catch (...) {
   return status::of_current_exception();
-}
-
-// Returns the last of `spare_fences_`, which the caller removes when it uses it.
-fence_index stream_order::spare_fence() {
-  if (spare_fences_.empty()) {
-    make_room(fences_);
-    spare_fences_.reserve(fences_.capacity());  // so that `unref` need not allocate
-    spare_fences_.push_back(static_cast<fence_index>(fences_.size()));
-    fences_.emplace_back();
-  }
-  return spare_fences_.back();
 }
 
 // A fence on this device covers no work of another context's stream. The fence of a default stream is an event on the
@@ -83,24 +54,18 @@ fence_index stream_order::spare_fence() {
 result<fence> stream_order::record_on_device(const unrecorded_fence& unrecorded) const noexcept {
   return without_exceptions([&]() -> result<fence> {
     if (unrecorded.foreign != 0) return device_.record_foreign(unrecorded.foreign);
-    if ((!unrecorded.by_stream || never_ends(unrecorded.stream)) && blocking_stream_captures()) {
+    if ((!unrecorded.by_stream || never_ends(unrecorded.stream)) && keys_.blocking_stream_captures()) {
       return status{errc::unsupported, "no event can be recorded on the context while a blocking stream captures"};
     }
     return unrecorded.by_stream ? device_.record(unrecorded.stream) : device_.record_context();
   });
 }
 
-bool stream_order::blocking_stream_captures() const noexcept {
-  if (!fences_may_spoil()) return false;
-  const result<bool> any = device_.blocking_stream_captures();
-  return any ? *any : any.code() != errc::unsupported;
-}
-
 // While one record blocks its thread, the streams of later fences may end or capture.
 bool stream_order::begin_handle_call(const unrecorded_fence& unrecorded) noexcept {
   if (!unrecorded.by_stream) return true;
   stream_slot& slot = slots_[fences_[unrecorded.fence].order];
-  if (slot.key != unrecorded.key || slot.capturing || (slot.ended && !unrecorded.at_end)) return false;
+  if (slot.key != unrecorded.key || slot.capturing() || (slot.ended && !unrecorded.at_end)) return false;
   ++slot.handle_calls;
   return true;
 }
@@ -109,22 +74,9 @@ void stream_order::end_handle_call(const unrecorded_fence& unrecorded) noexcept 
   if (unrecorded.by_stream) --slots_[fences_[unrecorded.fence].order].handle_calls;
 }
 
-void stream_order::recorded(const unrecorded_fence& unrecorded, std::optional<fence> made) noexcept {
-  tracked_fence& t = fences_[unrecorded.fence];
-  if (made) {
-    ++recorded_;
-    t.device_fence = *made;
-    t.status = tracked_fence::state::pending;
-  } else {
-    t.status = tracked_fence::state::failed;
-    t.record_failed = true;
-  }
-  unref(unrecorded.fence);
-}
-
 result<fence_index> stream_order::cover(owner_id owner) noexcept try {
   stream_slot& slot = slots_[owner];
-  if (slot.is_graph && !slot.ended)
+  if (slot.is_graph() && !slot.ended)
     return status{errc::unsupported, "what a graph owns stays with it until it is released"};
   // A fence that failed to record covers nothing, so record another.
   if (slot.dirty || (!slot.fences.empty() && fences_[slot.fences.back().fence].record_failed)) {
@@ -132,15 +84,14 @@ result<fence_index> stream_order::cover(owner_id owner) noexcept try {
     result<fence_index> made = record(owner);
     if (!made) return made;
     slot.fences.push_back({slot.epoch, *made});
-    watch(owner);
+    slots_.watch(owner);
     ++slot.epoch;
     slot.dirty = false;
-    slot.unfenced_frees = 0;
-    slot.unfenced_bytes = 0;
+    slot.unfenced = {};
   }
   if (slot.fences.empty()) return no_fence;
   const fence_index f = slot.fences.back().fence;
-  ref(f);
+  fences_.ref(f);
   return f;
 } catch (...) {
   return status::of_current_exception();
@@ -152,7 +103,7 @@ result<fence_index> stream_order::cover(owner_id owner, std::uint64_t epoch) noe
     return pending.epoch >= epoch && !fences_[pending.fence].record_failed;
   });
   if (covering == fences.end()) return cover(owner);
-  ref(covering->fence);
+  fences_.ref(covering->fence);
   return covering->fence;
 }
 
@@ -164,23 +115,20 @@ std::uint64_t stream_order::epoch_of(owner_id owner, fence_index fence) const no
 bool stream_order::fence_behind(owner_id owner) noexcept {
   const result<fence_index> f = cover(owner);
   if (!f || *f == no_fence) return false;
-  unref(*f);
+  fences_.unref(*f);
   return true;
 }
 
 owner_id stream_order::begin_batch(stream_ref stream, fence batch_fence) {
   std::vector<stream_slot::pending> fences(1);
-  const fence_index f = spare_fence();
-  const owner_id owner = take_slot();
-  spare_fences_.pop_back();
-  ++recorded_;
-  fences_[f] = {.device_fence = batch_fence, .refcount = 1};
-  fences.front() = {slots_[owner].epoch, f};
+  fences_.make_room();
+  const owner_id owner = slots_.add();
+  fences_.count_recorded();
+  fences.front() = {slots_[owner].epoch, fences_.add({.device_fence = batch_fence, .refcount = 1})};
   slots_[owner].ended = true;
   slots_[owner].stream = stream;
   slots_[owner].fences = std::move(fences);
-  ++in_use_;
-  watch(owner);
+  slots_.watch(owner);
   return owner;
 }
 
@@ -189,46 +137,29 @@ void stream_order::end_batch(owner_id owner) noexcept {
   slots_[owner].dirty = false;
 }
 
-void stream_order::unref(fence_index fence) noexcept {
-  if (--fences_[fence].refcount != 0) return;
-  device_.drop(fences_[fence].device_fence);
-  fences_[fence].device_fence = {};
-  spare_fences_.push_back(fence);
-}
-
 // Fences of a stream complete in order, so one query per stream and round is enough.
 tracked_fence::state stream_order::ask(fence_index fence) noexcept {
   tracked_fence& t = fences_[fence];
   if (t.status != tracked_fence::state::pending || !may_ask(fence)) return t.status;
   stream_slot& slot = slots_[t.order];
   const bool ordered = t.order != idle_owner && !t.foreign;  // events on the context are recorded without the lock
-  if (ordered && slot.asked_in_round == round_ && t.number >= slot.pending_number) return t.status;
+  if (ordered && slot.found_pending.round == round_ && t.number >= slot.found_pending.number) return t.status;
   const result<bool> done = device_.query(t.device_fence);
   if (!done) {
     if (done.code() != errc::host_failure) t.status = tracked_fence::state::failed;
   } else if (*done) {
     t.status = tracked_fence::state::done;
   } else if (ordered) {
-    slot.asked_in_round = round_;
-    slot.pending_number = t.number;
+    slot.found_pending = {round_, t.number};
   }
   return t.status;
 }
 
-void stream_order::watch(owner_id owner) noexcept {
-  if (!std::exchange(slots_[owner].is_watched, true)) watched_.push_back(owner);
-}
-
 void stream_order::poll() noexcept {
   begin_round();
-  std::erase_if(watched_, [this](owner_id owner) {
-    stream_slot& slot = slots_[owner];
-    if (slot.in_use) {
-      settle(owner);
-      retire(owner);
-    }
-    slot.is_watched = slot.in_use && (slot.ended || !slot.fences.empty());
-    return !slot.is_watched;
+  slots_.visit_watched([this](owner_id owner) {
+    settle(owner);
+    retire(owner);
   });
 }
 
@@ -257,17 +188,17 @@ void stream_order::settle(owner_id owner) noexcept {
     }
   }
   const auto end = slot.fences.begin() + static_cast<std::ptrdiff_t>(ended);
-  for (auto each = slot.fences.begin(); each != end; ++each) unref(each->fence);
+  for (auto each = slot.fences.begin(); each != end; ++each) fences_.unref(each->fence);
   slot.fences.erase(slot.fences.begin(), end);
 }
 
 void stream_order::fence_named(owner_id owner, bool was_asked, std::uint64_t batch_bytes) noexcept {
   stream_slot& slot = slots_[owner];
-  if ((single() && batch_bytes == bytes_a_batch) || !slot.dirty || slot.capturing || slot.ended || slot.is_graph ||
-      slot.everything)
+  if ((single() && batch_bytes == bytes_a_batch) || !slot.dirty || slot.capturing() || slot.ended ||
+      slot.represents != stream_slot::kind::stream)
     return;
   if (never_ends(slot.stream) || slot.foreign != 0 || record_on_stream(slot)) return;
-  if (slot.unfenced_frees < frees_a_batch && slot.unfenced_bytes < batch_bytes) return;
+  if (slot.unfenced.frees < frees_a_batch && slot.unfenced.bytes < batch_bytes) return;
   if (!was_asked) {
     const result<std::uint64_t> id = device_.stream_id(slot.stream);
     if (!id || *id != slot.key) return;
@@ -283,7 +214,7 @@ void stream_order::fence_named(owner_id owner, bool was_asked, std::uint64_t bat
   if (!taken || slot.fences.size() <= most_pending) return;
   // The latest fence covers the one before it.
   const auto before = slot.fences.end() - 2;
-  unref(before->fence);
+  fences_.unref(before->fence);
   slot.fences.erase(before);
 }
 

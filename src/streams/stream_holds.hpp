@@ -31,7 +31,7 @@ class held_fences {
  public:
   explicit held_fences(stream_order& streams) noexcept : streams_{streams} {}
   ~held_fences() {
-    for (const fence_index f : held_) streams_.unref(f);
+    for (const fence_index f : held_) streams_.fences().unref(f);
   }
   held_fences(const held_fences&) = delete;
   held_fences& operator=(const held_fences&) = delete;
@@ -47,7 +47,7 @@ class held_fences {
   /// Adds a fence that has another holder as well.
   void add(fence_index fence) {
     make_room(held_);
-    streams_.ref(fence);
+    streams_.fences().ref(fence);
     held_.push_back(fence);
   }
   [[nodiscard]] const std::vector<fence_index>& all() const noexcept { return held_; }

@@ -10,75 +10,6 @@
 namespace gpumem {
 namespace {
 
-constexpr cached_stream first{1, 100};
-constexpr cached_stream second{2, 200};
-
-stream_ref handle_of(std::uintptr_t number) {
-  stream_ref s;
-  s.handle = reinterpret_cast<decltype(s.handle)>(number);
-  return s;
-}
-
-thread_cache& mine_of(fake_arena& a) {
-  const std::lock_guard held{a.lock};
-  return *a.cache.mine();
-}
-
-/// Allocates and frees `count` blocks of a size, so that this thread's cache keeps as many as it may.
-std::vector<address> fill(fake_arena& a, std::uint64_t bytes, unsigned count, cached_stream of = first) {
-  std::vector<address> all;
-  for (unsigned k = 0; k < count; ++k) all.push_back(a.allocate(bytes, of));
-  for (const address at : all) static_cast<void>(a.release(at, of));
-  return all;
-}
-
-TEST(block_cache, gives_the_latest_block_of_that_size_and_stream_back_without_the_lock) {
-  fake_arena a;
-  a.calm();
-  const std::vector<address> kept = fill(a, 1024, 3);
-  EXPECT_EQ(a.cache.allocate_by_key(100, 1000), kept[2]) << "1000 B are 1024";
-  EXPECT_EQ(a.cache.allocate_by_key(100, 1500), 0U) << "1536 B";
-  EXPECT_EQ(a.cache.allocate_by_key(200, 1024), 0U) << "another stream's";
-  EXPECT_EQ(a.cache.allocate_by_key(100, 0), 0U);
-  EXPECT_EQ(a.cache.allocate_by_key(100, UINT64_MAX), 0U);
-  EXPECT_TRUE(a.cache.free_by_key(kept[2], 100, {}));
-  EXPECT_EQ(a.cache.allocate_by_key(100, 1024, handle_of(0)), kept[2]);
-  EXPECT_EQ(a.cache.allocate(mine_of(a), handle_of(0), 513), kept[1]) << "found by the handle that was remembered";
-  EXPECT_EQ(a.cache.allocate(mine_of(a), handle_of(7), 513), 0U) << "a handle that was not";
-}
-
-TEST(block_cache, takes_a_block_without_the_lock_unless_something_is_wrong) {
-  fake_arena a;
-  a.calm();
-  const address at = fill(a, 1024, 1).front();
-  ASSERT_EQ(a.cache.allocate_by_key(100, 1000, handle_of(0)), at);
-  thread_cache& mine = mine_of(a);
-  const free_args wrong_size{.bytes = 1024};
-  EXPECT_FALSE(a.cache.free(mine, at, &wrong_size)) << "1000 were requested";
-  const free_args other_stream{.stream = handle_of(9)};
-  EXPECT_FALSE(a.cache.free(mine, at, &other_stream));
-  EXPECT_FALSE(a.cache.free_by_key(at, 300, {})) << "a stream without a cache";
-  EXPECT_FALSE(a.cache.free(mine, at + 512, nullptr)) << "no block begins there";
-  const free_args right{.stream = handle_of(0), .bytes = 1000};
-  EXPECT_TRUE(a.cache.free(mine, at, &right));
-  EXPECT_FALSE(a.cache.free(mine, at, nullptr)) << "a second free";
-  EXPECT_FALSE(a.cache.free_by_key(at, std::nullopt, {})) << "a second free";
-  EXPECT_EQ(a.cache.allocate_by_key(100, 1024), at);
-  EXPECT_TRUE(a.cache.free_by_key(at, std::nullopt, {}));
-}
-
-TEST(block_cache, serves_nobody_on_a_device_that_is_not_usable) {
-  fake_arena a;
-  a.calm();
-  const address at = fill(a, 1024, 2).front();
-  ASSERT_NE(a.cache.allocate_by_key(100, 1024, handle_of(0)), 0U);
-  a.device.fork();
-  EXPECT_EQ(a.cache.allocate(mine_of(a), handle_of(0), 1024), 0U);
-  EXPECT_EQ(a.cache.allocate_by_key(100, 1024, handle_of(0)), 0U);
-  EXPECT_FALSE(a.cache.free(mine_of(a), at, nullptr));
-  EXPECT_FALSE(a.cache.free_by_key(at, std::nullopt, {}));
-}
-
 TEST(block_cache, is_nothing_where_it_is_off) {
   fake_arena a{{.enabled = false, .without_lock = true, .place = {.allocator = 2'000'002, .device = 0}}};
   a.calm();
@@ -86,17 +17,6 @@ TEST(block_cache, is_nothing_where_it_is_off) {
   EXPECT_FALSE(a.release(at));
   EXPECT_EQ(a.came_back, 1U);
   EXPECT_EQ(a.cache.mine(), nullptr);
-}
-
-TEST(block_cache, serves_under_the_lock_alone_where_somebody_is_told_of_every_free) {
-  fake_arena a{{.enabled = true, .without_lock = false, .place = {}}};
-  a.calm();
-  const address at = fill(a, 1024, 1).front();
-  EXPECT_EQ(a.cache.allocate_by_key(100, 1024), 0U);
-  EXPECT_EQ(a.cache.allocate_by_key(100, 1024, handle_of(0)), 0U);
-  EXPECT_EQ(a.allocate(1024), at) << "refill finds what the thread's bin has";
-  EXPECT_FALSE(a.cache.free_by_key(at, std::nullopt, {}));
-  EXPECT_FALSE(a.cache.free_by_key(at, 100, {}));
 }
 
 TEST(block_cache, keeps_nothing_while_the_program_grows) {
@@ -125,8 +45,8 @@ TEST(block_cache, keeps_more_than_its_share_only_of_a_pair_that_repeats) {
   const auto [at, first_kept] = pair_of(0);
   EXPECT_FALSE(first_kept);
   EXPECT_TRUE(pair_of(at).second) << "the second in a row";
-  EXPECT_EQ(a.cache.allocate_by_key(100, 40 * mib), at);
-  EXPECT_TRUE(a.cache.free_by_key(at, 100, {}));
+  EXPECT_EQ(a.cache.fast().allocate_by_key(100, 40 * mib), at);
+  EXPECT_TRUE(a.cache.fast().free_by_key(at, 100, {}));
   const address other = a.allocate(8 * mib);
   EXPECT_EQ(a.sums().held_bytes, 0U) << "it goes back before the arena serves anybody";
   EXPECT_FALSE(a.release(other));
@@ -151,7 +71,7 @@ TEST(block_cache, a_pair_that_repeats_is_alone_in_a_bin_that_was_full) {
   EXPECT_TRUE(a.release(at)) << "the second in a row";
   EXPECT_EQ(a.sums().held_blocks, 1U);
   EXPECT_EQ(a.came_back, full + 1) << "what the bin held, and the block of the first pair";
-  EXPECT_EQ(a.cache.allocate_by_key(100, mib), at);
+  EXPECT_EQ(a.cache.fast().allocate_by_key(100, mib), at);
 }
 
 TEST(block_cache, keeps_nothing_large_of_a_paged_arena) {
@@ -178,7 +98,7 @@ TEST(block_cache, full_bins_go_to_the_depot_and_serve_another_thread) {
   std::set<address> got;
   std::thread{[&] {
     for (int k = 0; k < 60; ++k) {
-      address at = a.cache.allocate_by_key(100, 1024);
+      address at = a.cache.fast().allocate_by_key(100, 1024);
       if (at == 0) at = a.allocate(1024);
       got.insert(at);
     }
@@ -210,7 +130,7 @@ TEST(block_cache, everything_goes_back_when_memory_is_short) {
     static_cast<void>(fill(a, 512, 7));
     step.arrive_and_wait();
     step.arrive_and_wait();
-    EXPECT_EQ(a.cache.allocate_by_key(100, 512), 0U);
+    EXPECT_EQ(a.cache.fast().allocate_by_key(100, 512), 0U);
   }};
   step.arrive_and_wait();
   EXPECT_EQ(a.sums().held_blocks, 112U);
@@ -221,7 +141,7 @@ TEST(block_cache, everything_goes_back_when_memory_is_short) {
   }
   EXPECT_EQ(a.came_back, 112U);
   EXPECT_EQ(a.out, 0U);
-  EXPECT_EQ(a.cache.allocate_by_key(100, 1024), 0U);
+  EXPECT_EQ(a.cache.fast().allocate_by_key(100, 1024), 0U);
   step.arrive_and_wait();
   other.join();
 }
@@ -236,14 +156,14 @@ TEST(block_cache, one_stream_or_all_are_forgotten) {
     a.cache.reclaim(first.owner);
   }
   EXPECT_EQ(a.came_back, 100U);
-  EXPECT_EQ(a.cache.allocate_by_key(100, 1024), 0U);
-  EXPECT_NE(a.cache.allocate_by_key(200, 2048), 0U);
+  EXPECT_EQ(a.cache.fast().allocate_by_key(100, 1024), 0U);
+  EXPECT_NE(a.cache.fast().allocate_by_key(200, 2048), 0U);
   {
     const std::lock_guard held{a.lock};
     a.cache.reclaim(idle_owner);
   }
   EXPECT_EQ(a.came_back, 104U);
-  EXPECT_EQ(a.cache.allocate_by_key(200, 2048), 0U);
+  EXPECT_EQ(a.cache.fast().allocate_by_key(200, 2048), 0U);
   EXPECT_EQ(a.sums().held_blocks, 0U);
 }
 
@@ -252,7 +172,7 @@ TEST(block_cache, a_thread_that_ends_gives_back_what_it_has_and_leaves_its_count
   a.calm();
   std::thread{[&] {
     const address at = fill(a, 1024, 3).back();
-    EXPECT_EQ(a.cache.allocate_by_key(100, 1000), at);
+    EXPECT_EQ(a.cache.fast().allocate_by_key(100, 1000), at);
     EXPECT_EQ(a.sums().requested_bytes, 1000U);
   }}.join();
   EXPECT_EQ(a.came_back, 2U);
@@ -267,7 +187,7 @@ TEST(block_cache, counts_what_is_live_and_the_most_that_was) {
   a.calm();  // 64 MiB were live at once
   static_cast<void>(fill(a, 1024, 10));
   const address more = a.allocate(64 * mib - 4096);
-  for (int k = 0; k < 6; ++k) EXPECT_NE(a.cache.allocate_by_key(100, 1024), 0U);
+  for (int k = 0; k < 6; ++k) EXPECT_NE(a.cache.fast().allocate_by_key(100, 1024), 0U);
   EXPECT_EQ(a.sums().held_bytes, 4U * 1024U);
   EXPECT_EQ(a.sums().peak_live_bytes, 64 * mib + 2048) << "with what the cache handed out since it was looked at";
   {
@@ -329,20 +249,6 @@ TEST(block_cache, refers_to_the_owners_of_its_streams_until_it_forgets_them) {
   EXPECT_EQ(a.references[second.owner], 0);
 }
 
-TEST(block_cache, takes_a_block_that_is_freed_on_its_own_stream_by_the_handle) {
-  fake_arena a;
-  a.calm();
-  const cached_stream created{3, 300, handle_of(0x1000)};
-  static_cast<void>(fill(a, 1024, 1, created));
-  const address at = a.cache.allocate_by_key(300, 1000);
-  ASSERT_NE(at, 0U);
-  EXPECT_FALSE(a.cache.free_by_handle(at, {.stream = handle_of(0x2000)}));
-  EXPECT_FALSE(a.cache.free_by_handle(at, {.stream = handle_of(0x1000), .bytes = 999}));
-  EXPECT_FALSE(a.cache.free_by_handle(at + 512, {.stream = handle_of(0x1000)}));
-  EXPECT_TRUE(a.cache.free_by_handle(at, {.stream = handle_of(0x1000), .bytes = 1000}));
-  EXPECT_FALSE(a.cache.free_by_handle(at, {.stream = handle_of(0x1000)})) << "a second free";
-}
-
 TEST(block_cache, the_table_doubles_with_every_cache_emptied) {
   fake_arena a;
   a.calm();
@@ -354,39 +260,6 @@ TEST(block_cache, the_table_doubles_with_every_cache_emptied) {
   for (const address at : live) EXPECT_NE(a.cache.pointers().find(at).slot, nullptr);
 }
 
-TEST(block_cache, frees_behind_all_work_wait_in_batches_until_they_are_brought_to_the_arena) {
-  using aside = block_cache::deferred;
-  fake_arena a;
-  std::vector<address> live;
-  for (int k = 0; k < 17; ++k) live.push_back(a.allocate(4096));
-  const std::uint64_t out = a.out;
-  for (int k = 0; k < 15; ++k) EXPECT_EQ(a.cache.defer_free(live[static_cast<std::size_t>(k)]), aside::taken);
-  EXPECT_EQ(a.cache.defer_free(live[0]), aside::refused) << "a second free";
-  EXPECT_EQ(a.cache.defer_free(live[15]), aside::fence_due);
-  const fence behind = *a.device.record_context();
-  EXPECT_TRUE(a.cache.attach_fence(behind));
-  EXPECT_EQ(a.cache.defer_free(live[16]), aside::taken);
-  EXPECT_EQ(a.sums().held_blocks, 17U);
-  EXPECT_EQ(a.out, out) << "nothing has come back";
-  {
-    const std::lock_guard held{a.lock};
-    EXPECT_EQ(a.miss(512), 0U);
-  }
-  EXPECT_EQ(a.came_back, 16U) << "the batch that is complete";
-  EXPECT_EQ(a.fenced, 16U);
-  EXPECT_FALSE(a.cache.attach_fence({})) << "there is none that it could be of";
-  const std::lock_guard held{a.lock};
-  std::uint64_t seen = 0;
-  {
-    const auto stopped = a.cache.stop();
-    a.cache.for_each_held([&seen](slot_index, std::uint32_t units, owner_id) { seen += units; });
-  }
-  EXPECT_EQ(seen, 4096U / 512) << "the one that waits";
-  EXPECT_TRUE(a.cache.reclaim_all());
-  EXPECT_EQ(a.came_back, 17U);
-  EXPECT_EQ(a.fenced, 16U);
-}
-
 // Under ThreadSanitizer: hits of several threads while one empties all caches again and again.
 TEST(block_cache, hits_and_flushes_at_the_same_time_lose_no_block) {
   fake_arena a;
@@ -396,9 +269,9 @@ TEST(block_cache, hits_and_flushes_at_the_same_time_lose_no_block) {
   for (int t = 0; t < 3; ++t) {
     all.emplace_back([&] {
       for (int k = 0; k < 3000; ++k) {
-        address at = a.cache.allocate_by_key(100, 1024);
+        address at = a.cache.fast().allocate_by_key(100, 1024);
         if (at == 0) at = a.allocate(1024);
-        if (!a.cache.free_by_key(at, std::nullopt, {})) static_cast<void>(a.release(at));
+        if (!a.cache.fast().free_by_key(at, std::nullopt, {})) static_cast<void>(a.release(at));
       }
       ++done;
     });

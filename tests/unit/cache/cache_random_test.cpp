@@ -49,7 +49,7 @@ class cache_random : public ::testing::TestWithParam<std::uint64_t> {
   void allocate() {
     const std::uint64_t bytes = sizes[random() % sizes.size()];
     const cached_stream of = streams[random() % streams.size()];
-    address at = a.cache.allocate_by_key(of.key, bytes);
+    address at = a.cache.fast().allocate_by_key(of.key, bytes);
     if (at == 0) at = a.allocate(bytes, of);
     EXPECT_EQ(live.count({at, of.owner}), 0U);
     live.insert({at, of.owner});
@@ -63,13 +63,13 @@ class cache_random : public ::testing::TestWithParam<std::uint64_t> {
   }
   void free(address at, owner_id owner) {
     if (random() % 8 == 0) {
-      const block_cache::deferred how = a.cache.defer_free(at);
-      if (how == block_cache::deferred::fence_due) {
-        EXPECT_TRUE(a.cache.attach_fence(*a.device.record_context()));
+      const fast_path::deferred how = a.cache.fast().defer_free(at);
+      if (how == fast_path::deferred::fence_due) {
+        EXPECT_TRUE(a.cache.fast().attach_fence(*a.device.record_context()));
       }
-      if (how != block_cache::deferred::refused) return;
+      if (how != fast_path::deferred::refused) return;
     }
-    if (!a.cache.free_by_key(at, std::nullopt, {})) static_cast<void>(a.release(at, streams[owner - 1]));
+    if (!a.cache.fast().free_by_key(at, std::nullopt, {})) static_cast<void>(a.release(at, streams[owner - 1]));
   }
   void step() {
     const std::uint64_t what = random() % 1000;
@@ -92,7 +92,7 @@ class cache_random : public ::testing::TestWithParam<std::uint64_t> {
     for (std::uint64_t k = random() % 6; k > 0; --k) {
       address at = 0;
       one.run([&] {
-        at = a.cache.allocate_by_key(streams[0].key, bytes);
+        at = a.cache.fast().allocate_by_key(streams[0].key, bytes);
         if (at == 0) at = a.allocate(bytes, streams[0]);
       });
       other.run([&] { free(at, streams[0].owner); });

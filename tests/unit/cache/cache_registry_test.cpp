@@ -21,7 +21,7 @@ struct tested_caches {
   std::vector<thread_cache*> ended;
   cache_registry it;
   explicit tested_caches(cache_place at = {.allocator = 1'000'001, .device = 3})
-      : it{behind.cache, at, [this](thread_cache& c) {
+      : it{behind.cache.fast(), at, [this](thread_cache& c) {
              ended.push_back(&c);
              it.remove(c);
            }} {}
@@ -53,7 +53,7 @@ TEST(thread_caches, the_latest_is_known_by_its_numbers) {
   EXPECT_EQ(tls_last_cache.allocator, 1'000'001U);
   EXPECT_EQ(tls_last_cache.device, 3);
   EXPECT_EQ(tls_last_cache.cache, mine);
-  EXPECT_EQ(tls_last_cache.pool_cache, &x.behind.cache);
+  EXPECT_EQ(tls_last_cache.fast, &x.behind.cache.fast());
 }
 
 TEST(thread_caches, several_pools_in_turn_each_find_their_own) {
@@ -186,7 +186,7 @@ TEST(thread_caches, a_fork_ends_even_where_a_thread_was_ending) {
   std::barrier step{2};
   bool first = true;
   cache_registry* self = nullptr;
-  cache_registry x{behind.cache, {.allocator = 1'000'003, .device = 0}, [&](thread_cache& c) {
+  cache_registry x{behind.cache.fast(), {.allocator = 1'000'003, .device = 0}, [&](thread_cache& c) {
                      if (std::exchange(first, false)) {
                        step.arrive_and_wait();  // the thread is ending
                        step.arrive_and_wait();  // the fork is done
@@ -223,7 +223,7 @@ TEST(thread_caches, a_forked_child_closes_them_whatever_other_threads_did) {
   std::atomic<bool> ending{false};
   std::atomic<bool> forked{false};
   std::optional<cache_registry> caches;
-  caches.emplace(behind.cache, cache_place{.allocator = 1'000'001, .device = 3}, [&](thread_cache& of) {
+  caches.emplace(behind.cache.fast(), cache_place{.allocator = 1'000'001, .device = 3}, [&](thread_cache& of) {
     ending = true;
     while (!forked) std::this_thread::yield();
     caches->remove(of);

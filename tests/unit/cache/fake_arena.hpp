@@ -130,4 +130,26 @@ class fake_arena final : public cache_source {
   block_cache cache;
 };
 
+inline constexpr cached_stream first{1, 100};
+inline constexpr cached_stream second{2, 200};
+
+inline stream_ref handle_of(std::uintptr_t number) {
+  stream_ref s;
+  s.handle = reinterpret_cast<decltype(s.handle)>(number);
+  return s;
+}
+
+inline thread_cache& mine_of(fake_arena& a) {
+  const std::lock_guard held{a.lock};
+  return *a.cache.mine();
+}
+
+/// Allocates and frees `count` blocks of a size, so that this thread's cache keeps as many as it may.
+inline std::vector<address> fill(fake_arena& a, std::uint64_t bytes, unsigned count, cached_stream of = first) {
+  std::vector<address> all;
+  for (unsigned k = 0; k < count; ++k) all.push_back(a.allocate(bytes, of));
+  for (const address at : all) static_cast<void>(a.release(at, of));
+  return all;
+}
+
 }  // namespace gpumem

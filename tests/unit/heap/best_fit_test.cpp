@@ -49,7 +49,7 @@ TEST(best_fit, takes_the_lowest_place_for_large_requests_of_a_paged_pool) {
 TEST(best_fit, joins_idle_memory_for_large_requests_unless_it_must_stay_apart) {
   const best_fit paged{.lowest_fit_bytes = 3 * mib};
   two_segments x;
-  const block_index own = x.h.carve(x.h.best_fit(0, x.mine, true, 3 * mib, 512), mib, 512);
+  const block_index own = x.h.carve(x.h.free_blocks().best_fit(0, x.mine, true, 3 * mib, 512), mib, 512);
   ASSERT_EQ(x.h.at(own).begin, 64 * mib);
   x.h.at(own).owner = x.mine;
   x.h.release(own, x.mine, 1, false);

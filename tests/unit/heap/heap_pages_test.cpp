@@ -25,7 +25,7 @@ struct paged_heap {
     return h.commit(at(base + first * page), base + first * page, pages * page);
   }
   block_index take(owner_id o, std::uint64_t bytes) {
-    const block_index from = h.best_fit(0, o, true, bytes, 512);
+    const block_index from = h.free_blocks().best_fit(0, o, true, bytes, 512);
     if (from == no_block) return no_block;
     const block_index i = h.carve(from, bytes, 512);
     h.at(i).owner = o;
@@ -92,9 +92,10 @@ TEST(heap_pages, lowest_fit_prefers_the_exact_size_and_then_the_lowest_place) {
   x.commit(0, 5);
   x.commit(8, 3);
   x.commit(16, 4);
-  EXPECT_EQ(x.h.at(x.h.lowest_fit(0, x.a, 3 * page, 512)).begin, base + 8 * page) << "exact";
-  EXPECT_EQ(x.h.at(x.h.lowest_fit(0, x.a, 2 * page, 512)).begin, base) << "lowest, though not the smallest";
-  EXPECT_EQ(x.h.lowest_fit(0, x.a, 6 * page, 512), no_block);
+  EXPECT_EQ(x.h.at(x.h.free_blocks().lowest_fit(0, x.a, 3 * page, 512)).begin, base + 8 * page) << "exact";
+  EXPECT_EQ(x.h.at(x.h.free_blocks().lowest_fit(0, x.a, 2 * page, 512)).begin, base)
+      << "lowest, though not the smallest";
+  EXPECT_EQ(x.h.free_blocks().lowest_fit(0, x.a, 6 * page, 512), no_block);
 }
 
 }  // namespace

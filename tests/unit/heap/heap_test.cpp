@@ -19,7 +19,7 @@ struct one_segment {
   explicit one_segment(std::uint64_t bytes = 64 * 512) { h.add_segment(base, bytes, 0); }
 
   block_index take(owner_id o, std::uint64_t bytes, std::uint64_t alignment = 512) {
-    const block_index from = h.best_fit(0, o, true, bytes, alignment);
+    const block_index from = h.free_blocks().best_fit(0, o, true, bytes, alignment);
     if (from == no_block) return no_block;
     const block_index i = h.carve(from, bytes, alignment);
     h.at(i).owner = o;
@@ -44,7 +44,7 @@ TEST(heap, splits_off_every_remainder_and_merges_both_sides) {
   x.h.release(q, x.a, 1, true);
   x.sound();
   EXPECT_EQ(x.h.totals().free_blocks, 1U);
-  EXPECT_EQ(x.h.largest_free(), 64U * 512);
+  EXPECT_EQ(x.h.free_blocks().largest_bytes(), 64U * 512);
 }
 
 TEST(heap, blocks_of_two_owners_are_not_merged_until_they_are_idle) {
@@ -75,7 +75,7 @@ TEST(heap, settles_only_up_to_the_epoch_and_keeps_the_rest_for_its_owner) {
   x.h.make_idle(x.a, 2, true);
   x.sound();
   EXPECT_EQ(x.h.totals().leaked_bytes, 512U);
-  EXPECT_EQ(x.h.best_fit(0, x.a, false, 512, 512), no_block);
+  EXPECT_EQ(x.h.free_blocks().best_fit(0, x.a, false, 512, 512), no_block);
   x.h.release(q, x.b, 1, false);
   x.sound();
 }
@@ -88,11 +88,11 @@ TEST(heap, absorbs_idle_neighbours_across_whole_runs) {
   x.h.make_idle(x.b, 1);
   x.sound();
   EXPECT_EQ(x.h.totals().free_blocks, 8U);
-  EXPECT_EQ(x.h.best_fit(0, x.a, true, 1024, 512), no_block);
+  EXPECT_EQ(x.h.free_blocks().best_fit(0, x.a, true, 1024, 512), no_block);
   EXPECT_TRUE(x.h.absorb_idle(x.a));
   x.sound();
   EXPECT_EQ(x.h.totals().free_blocks, 1U);
-  EXPECT_NE(x.h.best_fit(0, x.a, false, 8 * 512, 512), no_block);
+  EXPECT_NE(x.h.free_blocks().best_fit(0, x.a, false, 8 * 512, 512), no_block);
   EXPECT_FALSE(x.h.absorb_idle(x.a));
 }
 
@@ -114,10 +114,10 @@ TEST(heap, classes_have_segments_of_their_own) {
   const owner_id o = h.add_owner();
   h.add_segment(base, 8 * 512, 0);
   h.add_segment(2 * base, 8 * 512, 1);
-  EXPECT_EQ(h.at(h.best_fit(0, o, true, 512, 512)).begin, base);
-  EXPECT_EQ(h.at(h.best_fit(1, o, true, 512, 512)).begin, 2 * base);
+  EXPECT_EQ(h.at(h.free_blocks().best_fit(0, o, true, 512, 512)).begin, base);
+  EXPECT_EQ(h.at(h.free_blocks().best_fit(1, o, true, 512, 512)).begin, 2 * base);
   h.remove_segment(1);
-  EXPECT_EQ(h.best_fit(1, o, true, 512, 512), no_block);
+  EXPECT_EQ(h.free_blocks().best_fit(1, o, true, 512, 512), no_block);
   EXPECT_TRUE(h.validate().ok());
 }
 
@@ -133,12 +133,12 @@ TEST(heap, names_the_owners_that_have_free_blocks) {
   one_segment x;
   const block_index p = x.take(x.a, 512);
   const block_index q = x.take(x.b, 512);
-  EXPECT_TRUE(x.h.owners_of_free_blocks().empty()) << "idle memory has no owner";
+  EXPECT_TRUE(x.h.free_blocks().owners().empty()) << "idle memory has no owner";
   x.h.release(p, x.a, 1, false);
   x.h.release(q, x.b, 1, false);
-  EXPECT_EQ(x.h.owners_of_free_blocks(), (std::vector{x.a, x.b}));
+  EXPECT_EQ(x.h.free_blocks().owners(), (std::vector{x.a, x.b}));
   x.h.make_idle(x.a, 1);
-  EXPECT_EQ(x.h.owners_of_free_blocks(), (std::vector{x.b}));
+  EXPECT_EQ(x.h.free_blocks().owners(), (std::vector{x.b}));
   x.sound();
 }
 

@@ -27,7 +27,7 @@ struct divided_heap {
   divided_heap& operator=(const divided_heap&) = delete;
 
   block_index take(owner_id owner, std::uint64_t bytes) {
-    const block_index from = h.best_fit(0, owner, true, bytes, 512);
+    const block_index from = h.free_blocks().best_fit(0, owner, true, bytes, 512);
     if (from == no_block) return no_block;
     const block_index i = h.carve(from, bytes, 512);
     h.pieces().set_owner(i, owner);
@@ -78,7 +78,7 @@ TEST(pieces, a_region_has_pieces_of_its_own_until_it_ends) {
   EXPECT_EQ(x.h.pieces().of_region(x.region), (region_totals{1024, 1024}));
   x.give(mine);
   EXPECT_EQ(x.h.pieces().of_region(x.region), (region_totals{1024, 0}));
-  x.h.pieces().end_region(x.region, x.h.oldest_free(x.region));
+  x.h.pieces().end_region(x.region, x.h.free_blocks().oldest(x.region));
   EXPECT_EQ(x.now().pieces, 1U);
   EXPECT_EQ(x.split_blocks(), 2U);
   EXPECT_EQ(x.h.pieces().of_region(x.region), region_totals{});
@@ -89,7 +89,7 @@ TEST(pieces, a_live_block_of_an_ended_region_joins_the_others_when_it_is_freed) 
   divided_heap x;
   x.h.add_segment(base, page, 0);
   const block_index mine = x.take(x.region, 1024);
-  x.h.pieces().end_region(x.region, x.h.oldest_free(x.region));
+  x.h.pieces().end_region(x.region, x.h.free_blocks().oldest(x.region));
   EXPECT_EQ(x.now().pieces, 2U);
   x.give(mine);
   EXPECT_EQ(x.now().pieces, 1U);
@@ -166,7 +166,7 @@ class random_changes {
     x_.h.release(i, owners_[below(owners_.size())], ++x_.epoch, false);
   }
   void page_in() {
-    const block_index i = x_.h.first_unbacked();
+    const block_index i = x_.h.unbacked().first();
     if (i != no_block) x_.h.commit(i, x_.h.at(i).begin, page);
   }
   void page_out() {
@@ -180,7 +180,7 @@ class random_changes {
   /// Blocks of a region are freed and idle before its owner goes, as the pool sees to by references.
   void end_region() {
     const owner_id ended = owners_.back();
-    x_.h.pieces().end_region(ended, x_.h.oldest_free(ended));
+    x_.h.pieces().end_region(ended, x_.h.free_blocks().oldest(ended));
     for (auto each = live_.begin(); each != live_.end();) {
       if (x_.h.at(*each).owner != ended) {
         ++each;

@@ -68,7 +68,7 @@ TEST(page_map, idle_stretches_are_runs_side_by_side_behind_one_idle_block) {
   EXPECT_THAT(idle(0, 0), testing::ElementsAre(testing::Pair(0, 8)));
   EXPECT_THAT(idle(base + 2 * page, base + 3 * page), testing::ElementsAre(testing::Pair(0, 2), testing::Pair(4, 4)))
       << "a run that is to be kept is none, and parts what lies beside it";
-  const block_index whole = h.oldest_free(idle_owner);
+  const block_index whole = h.free_blocks().oldest(idle_owner);
   ASSERT_NE(h.carve_at(whole, base + 5 * page, 512, idle_owner), no_block);
   EXPECT_THAT(idle(0, 0), testing::ElementsAre(testing::Pair(0, 4), testing::Pair(7, 1)))
       << "a run that a live block touches is not idle";

@@ -25,7 +25,7 @@ struct paged_heap {
     return h.commit(at(base + first * page), base + first * page, pages * page);
   }
   block_index take(owner_id o, std::uint64_t bytes) {
-    const block_index from = h.best_fit(0, o, true, bytes, 512);
+    const block_index from = h.free_blocks().best_fit(0, o, true, bytes, 512);
     if (from == no_block) return no_block;
     const block_index i = h.carve(from, bytes, 512);
     h.at(i).owner = o;

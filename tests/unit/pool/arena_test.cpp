@@ -22,7 +22,12 @@ struct small_arena {
   stream_ref one = device.create_stream();
   stream_ref two = device.create_stream();
   explicit small_arena(std::unique_ptr<policy> p = std::make_unique<segment_each>())
-      : tested{device, {}, std::move(p)} {}
+      : tested{device, config(), std::move(p)} {}
+  static pool_config config() {
+    pool_config waits_on_device;
+    waits_on_device.reuse = stream_reuse::device;
+    return waits_on_device;
+  }
   ~small_arena() { EXPECT_TRUE(tested.check().ok()) << tested.check().message(); }
   small_arena(const small_arena&) = delete;
   small_arena& operator=(const small_arena&) = delete;
@@ -123,7 +128,7 @@ TEST(arena, a_capture_that_nobody_ends_ends_with_its_scope_and_leaves_no_graph) 
     x.tested.give(inside);
     EXPECT_FALSE(x.tested.parts().context_frees.record());
   }
-  EXPECT_EQ(x.tested.parts().state.streams.captures(), 0U);
+  EXPECT_EQ(x.tested.parts().state.streams.captures().local(), 0U);
   EXPECT_EQ(x.tested.take(2 * mib, x.two), inside) << "its graph was released";
   EXPECT_TRUE((*x.tested).streams().stream_release(key).ok());
 }
@@ -221,6 +226,7 @@ TEST(arena, says_of_every_block_what_it_is) {
 TEST(arena, a_report_says_what_the_device_and_the_pool_have) {
   sim_device device;
   pool_config config;
+  config.reuse = stream_reuse::device;
   config.limit_bytes = mib;
   cacheless_pool tested{device, config, std::make_unique<segment_each>()};
   oom_slot report;
@@ -273,7 +279,7 @@ TEST(arena, a_segment_that_the_driver_does_not_take_back_is_leaked_and_said_to_b
 TEST(arena, a_right_of_the_thread_with_the_lock_ends_while_it_has_given_the_lock_up) {
   small_arena x;
   arena_mutex& mutex = x.tested.parts().state.mutex;
-  unsigned& rights = x.tested.parts().state.streams.context_event_permits();
+  unsigned& rights = x.tested.parts().state.streams.captures().context_event_permits();
   arena_lock lock{mutex};
   rights = 1;
   {

@@ -39,6 +39,7 @@ TEST(FlightRecord, PrintsTimeEventAndBytes) {
 TEST(FlightRecord, HasEventsOfTheSlowPathAndNoServedRequests) {
   sim_device device{sim_config{}};
   pool_config config;
+  config.reuse = stream_reuse::device;
   config.limit_bytes = config.total_bytes = 64 * mib;
   cacheless_pool tested{device, config, std::make_unique<segment_each>()};
   const address block = tested.take(16 * mib);
@@ -67,6 +68,7 @@ TEST(FlightRecord, HasRefusalsOfTheDevice) {
   full.foreign_bytes = gib - 64 * mib;
   sim_device device{full};
   pool_config config;
+  config.reuse = stream_reuse::device;
   config.limit_bytes = config.total_bytes = gib;
   cacheless_pool tested{device, config, std::make_unique<segment_each>()};
   EXPECT_EQ(tested.take(512 * mib), 0U);

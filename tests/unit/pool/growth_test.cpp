@@ -26,6 +26,7 @@ struct pool_of_one_policy {
       : device{c}, tested{device, config(limit, c), std::make_unique<asks>(first, later)} {}
   static pool_config config(std::uint64_t limit, const sim_config& c) {
     pool_config p;
+    p.reuse = stream_reuse::device;
     p.name = "0";
     p.limit_bytes = limit;
     p.total_bytes = c.capacity_bytes;

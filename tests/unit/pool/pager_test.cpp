@@ -55,6 +55,7 @@ struct paged_pool {
 
   static pool_config config(std::uint64_t limit) {
     pool_config p;
+    p.reuse = stream_reuse::device;
     p.name = "0";
     p.limit_bytes = limit;
     p.total_bytes = 80 * gib;

@@ -26,6 +26,7 @@ using change = std::function<void(pool_config&)>;
 pool_config config_with(const change& what) {
   static std::uint64_t number = 3'000'000;
   pool_config config;
+  config.reuse = stream_reuse::device;
   config.ordinal = 3;
   config.name = "3 (tested)";
   config.policy_name = "segment_each";

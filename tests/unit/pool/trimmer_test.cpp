@@ -21,6 +21,7 @@ struct segment_each final : policy {
 TEST(giving_back, returns_the_largest_segments_first) {
   sim_device device{sim_config{}};
   pool_config config;
+  config.reuse = stream_reuse::device;
   config.limit_bytes = config.total_bytes = gib;
   cacheless_pool tested{device, config, std::make_unique<segment_each>()};
   std::vector<address> blocks;

@@ -42,7 +42,7 @@ TEST_F(BlockUses, AreNotedOnceForEachStreamAndHoldItsSlot) {
   use(shared_, second_);
   EXPECT_TRUE(uses_.any(shared_));
   EXPECT_EQ(references(user_), 1U);
-  std::vector<std::uint32_t> counted(t_.streams.end());
+  std::vector<std::uint32_t> counted(t_.streams.slots().end());
   uses_.count_references(shared_, &counted);
   EXPECT_EQ(counted[user_], 1U);
   EXPECT_GT(uses_.metadata_bytes(), 0U);
@@ -54,7 +54,7 @@ TEST_F(BlockUses, KeepAFreedBlockBackUntilTheirFencesAreDone) {
   t_.record_fences();
   EXPECT_THAT(uses_.waiting(), ElementsAre(shared_));
   EXPECT_EQ(t_.blocks.totals().fenced_bytes, 512U);
-  EXPECT_EQ(t_.streams.fences_recorded(), 1U) << "before the block is published";
+  EXPECT_EQ(t_.streams.fences().count(), 1U) << "before the block is published";
   uses_.poll();
   EXPECT_THAT(uses_.waiting(), ElementsAre(shared_)) << "the work is not done";
   t_.device.advance_by(2'000'000);
@@ -72,7 +72,7 @@ TEST_F(BlockUses, LetABlockGoToEverybodyWhereItsOwnStreamIsKnownToBeDoneToo) {
   t_.let_time_pass();
   uses_.poll();
   EXPECT_EQ(t_.blocks.totals().idle_bytes, mib);
-  t_.streams.unref(*own);
+  t_.streams.fences().unref(*own);
 }
 
 TEST_F(BlockUses, ByTheStreamThatFreesItWaitForNothing) {
@@ -82,7 +82,7 @@ TEST_F(BlockUses, ByTheStreamThatFreesItWaitForNothing) {
   ++t_.streams[user_].references;
   uses_.free(shared_, user_);
   EXPECT_THAT(uses_.waiting(), IsEmpty());
-  EXPECT_EQ(t_.streams.fences_recorded(), 0U);
+  EXPECT_EQ(t_.streams.fences().count(), 0U);
   EXPECT_EQ(t_.blocks.totals().cached_bytes, 512U);
 }
 
@@ -124,7 +124,7 @@ TEST_F(BlockUses, GoToAStreamThatIsOrderedBehindAllOfThem) {
   EXPECT_EQ(t_.make(third), 2U) << "behind its own stream and the user";
   EXPECT_TRUE(uses_.take_over(third, shared_));
   EXPECT_THAT(uses_.waiting(), IsEmpty());
-  EXPECT_FALSE(t_.blocks.owns_nothing(third.waiter()));
+  EXPECT_FALSE(t_.blocks.free_blocks().empty(third.waiter()));
   EXPECT_EQ(references(user_), 0U);
 }
 
@@ -137,10 +137,10 @@ TEST_F(BlockUses, StayWhereAStreamCannotBeOrderedBehindThem) {
   uses_.poll();
   EXPECT_FALSE(uses_.take_over(third, shared_)) << "a fence is missing";
   EXPECT_FALSE(third.missing()) << "and no wait is made without it";
-  t_.streams[mine_].is_graph = true;
+  t_.streams[mine_].represents = stream_slot::kind::graph;
   uses_.take_over_all(third, idle_owner);
   EXPECT_FALSE(third.missing()) << "no other stream may have a graph's memory";
-  t_.streams[mine_].is_graph = false;
+  t_.streams[mine_].represents = stream_slot::kind::stream;
   EXPECT_THAT(uses_.waiting(), ElementsAre(shared_));
 }
 

@@ -78,10 +78,10 @@ TEST(device_waits, keep_fence_and_slot_until_their_end) {
     EXPECT_FALSE(waits.behind(t.from, 1));
     t.record_fences();
     EXPECT_EQ(t.streams[t.from].references, 1U) << "the lock is given up while they are made";
-    EXPECT_EQ(t.streams.tracked(0).refcount, 2U);
+    EXPECT_EQ(t.streams.fences()[0].refcount, 2U);
   }
   EXPECT_EQ(t.streams[t.from].references, 0U);
-  EXPECT_EQ(t.streams.tracked(0).refcount, 1U);
+  EXPECT_EQ(t.streams.fences()[0].refcount, 1U);
 }
 
 TEST(device_waits, are_not_needed_behind_what_is_done) {
@@ -95,7 +95,7 @@ TEST(device_waits, are_not_needed_behind_what_is_done) {
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::done);
   EXPECT_TRUE(t.behind());
   EXPECT_TRUE(t.waits.behind_fence(*f));
-  t.streams.unref(*f);
+  t.streams.fences().unref(*f);
 }
 
 TEST(device_waits, that_were_refused_are_not_tried_again_by_the_same_request) {
@@ -114,7 +114,7 @@ TEST(device_waits, that_were_refused_are_not_tried_again_by_the_same_request) {
   device_waits next{t.streams, t.to};
   EXPECT_FALSE(next.behind(t.from, 1));
   EXPECT_EQ(t.make(next), 1U) << "the fence is there still";
-  t.streams.unref(*f);
+  t.streams.fences().unref(*f);
 }
 
 TEST(device_waits, order_nobody_behind_a_fence_that_failed_or_cannot_be_recorded) {
@@ -133,7 +133,7 @@ TEST(device_waits, order_nobody_behind_a_fence_that_failed_or_cannot_be_recorded
   EXPECT_FALSE(t.behind());
   EXPECT_FALSE(t.waits.behind_fence(*f));
   EXPECT_FALSE(t.waits.missing());
-  t.streams.unref(*f);
+  t.streams.fences().unref(*f);
 }
 
 TEST(device_waits, end_after_some_rounds_though_others_keep_freeing) {

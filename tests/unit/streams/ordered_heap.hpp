@@ -6,7 +6,7 @@
 #include "bits.hpp"
 #include "device_waits.hpp"
 #include "gpumem/sim_device.hpp"
-#include "stream_order.hpp"
+#include "stream_graphs.hpp"
 
 namespace gpumem {
 
@@ -14,6 +14,7 @@ struct ordered_heap {
   sim_device device;
   heap blocks{1};
   stream_order streams;
+  stream_graphs graphs{streams};
   explicit ordered_heap(stream_id_mode ids = stream_id_mode::notify) : streams{device, blocks, ids} {
     blocks.add_segment(0x1000'0000, mib, 0);
   }
@@ -21,10 +22,10 @@ struct ordered_heap {
   ordered_heap(const ordered_heap&) = delete;
   ordered_heap& operator=(const ordered_heap&) = delete;
 
-  owner_id slot(stream_ref s) { return streams.slot_of(s, *streams.key_of(s)); }
+  owner_id slot(stream_ref s) { return streams.slot_of(s, *streams.keys().key_of(s)); }
   /// Allocates 512 B for the owner.
   block_index take(owner_id o) {
-    const block_index i = blocks.carve(blocks.best_fit(0, o, true, 512, 512), 512, 512);
+    const block_index i = blocks.carve(blocks.free_blocks().best_fit(0, o, true, 512, 512), 512, 512);
     blocks.at(i).owner = o;
     ++streams[o].references;
     return i;
@@ -40,9 +41,9 @@ struct ordered_heap {
   }
   /// Records every reserved fence, as an arena does without its lock.
   void record_fences() {
-    for (const unrecorded_fence& f : streams.take_unrecorded()) {
+    for (const unrecorded_fence& f : streams.fences().take_unrecorded()) {
       const result<fence> made = streams.record_on_device(f);
-      streams.recorded(f, made ? std::optional{*made} : std::nullopt);
+      streams.fences().recorded(f, made ? std::optional{*made} : std::nullopt);
     }
   }
   /// Makes the missing waits, as an arena does without its lock. Returns their number.
@@ -51,7 +52,7 @@ struct ordered_heap {
     unsigned made = 0;
     for (device_waits::wait& w : waits.begin_round()) {
       if (w.status != device_waits::wait::state::missing) continue;
-      const tracked_fence behind = streams.tracked(w.fence);
+      const tracked_fence behind = streams.fences()[w.fence];
       const bool done = behind.status == tracked_fence::state::pending &&
                         device.wait_stream(streams[waits.waiter()].stream, behind.device_fence).ok();
       waits.tried(w, done);

@@ -35,15 +35,15 @@ TEST(held_fences, are_let_go_at_their_end) {
     held.add(held.all().front());
     ASSERT_EQ(held.all().size(), 2U);
     t.record_fences();
-    EXPECT_EQ(t.streams.tracked(held.all().front()).refcount, 3U) << "the slot holds it, too";
+    EXPECT_EQ(t.streams.fences()[held.all().front()].refcount, 3U) << "the slot holds it, too";
   }
-  EXPECT_EQ(t.streams.tracked(0).refcount, 1U);
+  EXPECT_EQ(t.streams.fences()[0].refcount, 1U);
 }
 
 TEST(held_fences, leave_out_what_cannot_be_fenced_now) {
   ordered_heap t;
   t.free_on({});
-  t.streams.begin_effect(capture_effect::announced);
+  t.streams.captures().begin(capture_effect::announced);
   held_fences held{t.streams};
   EXPECT_FALSE(held.add_cover_of(t.slot({})));
   EXPECT_TRUE(held.all().empty());

@@ -28,9 +28,9 @@ TEST(streams, query_asks_the_device_and_notify_does_not) {
   table q{stream_id_mode::query};
   table n{stream_id_mode::notify};
   const auto asked = [](const table& t) { return t.device.calls()[static_cast<std::size_t>(device_call::stream_id)]; };
-  static_cast<void>(q.streams.key_of(q.device.create_stream()));
-  static_cast<void>(n.streams.key_of(n.device.create_stream()));
-  static_cast<void>(q.streams.key_of({}));
+  static_cast<void>(q.streams.keys().key_of(q.device.create_stream()));
+  static_cast<void>(n.streams.keys().key_of(n.device.create_stream()));
+  static_cast<void>(q.streams.keys().key_of({}));
   EXPECT_EQ(asked(q), 1U) << "the default stream never ends";
   EXPECT_EQ(asked(n), 0U);
 }
@@ -44,14 +44,14 @@ TEST(streams, one_fence_covers_everything_freed_so_far) {
   ASSERT_TRUE(first.ok() && again.ok());
   t.record_fences();
   EXPECT_EQ(*first, *again);
-  EXPECT_EQ(t.streams.fences_recorded(), 1U);
+  EXPECT_EQ(t.streams.fences().count(), 1U);
   t.streams.poll();
   EXPECT_GT(t.blocks.totals().cached_bytes, 0U) << "the work is not done";
   t.device.advance_by(2'000'000);
   t.streams.poll();
   EXPECT_EQ(t.blocks.totals().cached_bytes, 0U);
-  t.streams.unref(*first);
-  t.streams.unref(*again);
+  t.streams.fences().unref(*first);
+  t.streams.fences().unref(*again);
 }
 
 TEST(streams, a_handle_that_may_be_dead_is_never_recorded_on) {
@@ -79,9 +79,9 @@ TEST(streams, a_stream_that_left_nothing_behind_is_forgotten) {
   const stream_ref s = t.device.create_stream();
   t.free_on(s);
   t.streams.end_stream(t.slot(s));
-  EXPECT_EQ(t.streams.in_use(), 1U);
+  EXPECT_EQ(t.streams.slots().in_use(), 1U);
   t.let_time_pass();
-  EXPECT_EQ(t.streams.in_use(), 0U);
+  EXPECT_EQ(t.streams.slots().in_use(), 0U);
   for (int i = 0; i < 1'000; ++i) {
     const stream_ref next = t.device.create_stream();
     t.free_on(next);
@@ -90,7 +90,7 @@ TEST(streams, a_stream_that_left_nothing_behind_is_forgotten) {
     ASSERT_TRUE(t.device.destroy_stream(next).ok());
     t.let_time_pass();
   }
-  EXPECT_LE(t.streams.end(), 4U) << "slots are used again";
+  EXPECT_LE(t.streams.slots().end(), 4U) << "slots are used again";
 }
 
 // As under `query`, where the program does not announce the end of a stream.
@@ -108,16 +108,16 @@ TEST(streams, that_are_long_unused_are_forgotten_and_what_they_freed_has_one_own
     if (i % 100 == 0) t.free_on(next);
     ASSERT_TRUE(t.device.destroy_stream(next).ok());
   }
-  EXPECT_LE(t.streams.in_use(), 200U);
-  EXPECT_LE(t.streams.end(), 200U);
-  EXPECT_LE(t.streams.metadata_bytes(), 200U * 512);
-  EXPECT_EQ(t.streams.find(*t.streams.key_of(steady)), owner) << "a live block is its own";
-  EXPECT_EQ(t.streams.find(key), std::nullopt);
+  EXPECT_LE(t.streams.slots().in_use(), 200U);
+  EXPECT_LE(t.streams.slots().end(), 200U);
+  EXPECT_LE(t.streams.slots().metadata_bytes(), 200U * 512);
+  EXPECT_EQ(t.streams.slots().find(*t.streams.keys().key_of(steady)), owner) << "a live block is its own";
+  EXPECT_EQ(t.streams.slots().find(key), idle_owner);
   EXPECT_EQ(t.blocks.totals().cached_bytes, 101 * 512U);
-  EXPECT_LE(t.blocks.owners_of_free_blocks().size(), 3U);
-  for (const owner_id o : t.blocks.owners_of_free_blocks()) EXPECT_TRUE(t.streams.serves_others(o));
-  const std::vector<owner_id> owners = t.blocks.owners_of_free_blocks();
-  const context_events may_record{t.streams};
+  EXPECT_LE(t.blocks.free_blocks().owners().size(), 3U);
+  for (const owner_id o : t.blocks.free_blocks().owners()) EXPECT_TRUE(t.streams[o].serves_others());
+  const std::vector<owner_id> owners = t.blocks.free_blocks().owners();
+  const context_events may_record{t.streams.captures()};
   for (const owner_id o : owners) EXPECT_TRUE(t.streams.fence_behind(o));
   t.record_fences();
   t.streams.poll();
@@ -145,7 +145,7 @@ TEST(streams, that_end_keep_their_slot_for_what_is_freed_on_them) {
       const owner_id next = t.slot(s);
       EXPECT_EQ(t.streams.owner_of_free(o, s, key), next) << "a new stream has its handle";
     }
-    EXPECT_LE(t.streams.in_use(), 3U);
+    EXPECT_LE(t.streams.slots().in_use(), 3U);
     t.streams.free_block(live, o);
   }
 }
@@ -163,28 +163,10 @@ TEST(streams, a_failed_fence_leaks_what_a_gone_stream_left_and_nothing_of_a_livi
   t.device.fail_nth(device_call::query, 1);
   t.device.fail_nth(device_call::query, 2);
   t.streams.poll();
-  t.streams.unref(*f);
+  t.streams.fences().unref(*f);
   EXPECT_EQ(t.blocks.totals().leaked_bytes, 512U);
   EXPECT_EQ(t.blocks.totals().cached_bytes, 512U);
   EXPECT_TRUE(t.streams[t.slot(living)].dirty) << "another fence may be tried";
-}
-
-TEST(streams, a_graph_keeps_its_blocks_until_it_is_released) {
-  table t{stream_id_mode::notify};
-  const stream_ref s = t.device.create_stream();
-  const result<owner_id> g = t.streams.capture_begin(t.slot(s));
-  ASSERT_TRUE(g.ok());
-  const block_index i = t.blocks.carve(t.blocks.best_fit(0, *g, true, 512, 512), 512, 512);
-  t.blocks.release(i, *g, t.streams[*g].epoch, false);
-  t.streams[*g].dirty = true;
-  const std::uint64_t graph = t.streams.capture_end(t.slot(s));
-  EXPECT_EQ(t.streams.cover(*g).code(), errc::unsupported);
-  EXPECT_EQ(t.streams.graph_gone(graph + 1).code(), errc::invalid_argument);
-  ASSERT_TRUE(t.streams.graph_gone(graph).ok());
-  EXPECT_EQ(t.streams.graph_gone(graph).code(), errc::invalid_argument);
-  t.record_fences();
-  t.streams.poll();
-  EXPECT_EQ(t.blocks.totals().cached_bytes, 0U);
 }
 
 TEST(streams, no_fence_is_recorded_or_asked_while_a_stream_captures) {
@@ -195,18 +177,18 @@ TEST(streams, no_fence_is_recorded_or_asked_while_a_stream_captures) {
   const result<fence_index> before = t.streams.cover(o);
   ASSERT_TRUE(before.ok());
   t.record_fences();
-  ASSERT_TRUE(t.streams.capture_begin(o).ok());
-  EXPECT_EQ(t.streams.capture_begin(o).code(), errc::invalid_argument) << "it captures already";
-  t.streams.begin_effect(capture_effect::announced);
-  EXPECT_EQ(t.streams.captures(), 1U);
+  ASSERT_TRUE(t.graphs.begin_capture(o).ok());
+  EXPECT_EQ(t.graphs.begin_capture(o).code(), errc::invalid_argument) << "it captures already";
+  t.streams.captures().begin(capture_effect::announced);
+  EXPECT_EQ(t.streams.captures().local(), 1U);
   EXPECT_EQ(t.streams.record(o).code(), errc::unsupported);
   t.device.advance_by(2'000'000);
   EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::pending) << "even a query would spoil it";
-  const std::uint64_t graph = t.streams.capture_end(o);
-  t.streams.end_effect(capture_effect::announced);
+  const std::uint64_t graph = t.graphs.end_capture(o);
+  t.streams.captures().end(capture_effect::announced);
   EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::done);
-  t.streams.unref(*before);
-  ASSERT_TRUE(t.streams.graph_gone(graph).ok());
+  t.streams.fences().unref(*before);
+  ASSERT_TRUE(t.graphs.release(graph).ok());
 }
 
 // The capture's end is not announced: fences of living streams are still recorded, and only events on the context wait.
@@ -219,10 +201,10 @@ TEST(streams, a_noticed_capture_holds_up_events_on_the_context_only) {
   const result<fence_index> before = t.streams.record(capturing);
   ASSERT_TRUE(before.ok());
   t.record_fences();
-  ASSERT_TRUE(t.streams.capture_begin(capturing).ok());
-  t.streams.begin_effect(capture_effect::noticed);
-  EXPECT_EQ(t.streams.captures(), 1U);
-  EXPECT_FALSE(t.streams.fences_paused());
+  ASSERT_TRUE(t.graphs.begin_capture(capturing).ok());
+  t.streams.captures().begin(capture_effect::noticed);
+  EXPECT_EQ(t.streams.captures().local(), 1U);
+  EXPECT_FALSE(t.streams.captures().pause_fences());
   EXPECT_EQ(t.streams.record(t.slot({})).code(), errc::unsupported) << "the default stream waits for all others";
   EXPECT_EQ(t.streams.record(capturing).code(), errc::unsupported);
   const result<fence_index> f = t.streams.cover(t.slot(living));
@@ -233,25 +215,11 @@ TEST(streams, a_noticed_capture_holds_up_events_on_the_context_only) {
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::done);
   EXPECT_FALSE(t.streams.may_wait_for(*before)) << "it was recorded on the stream that captures";
   EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::pending);
-  static_cast<void>(t.streams.capture_end(capturing));
-  t.streams.end_effect(capture_effect::noticed);
+  static_cast<void>(t.graphs.end_capture(capturing));
+  t.streams.captures().end(capture_effect::noticed);
   EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::done);
-  t.streams.unref(*before);
-  t.streams.unref(*f);
-}
-
-TEST(streams, a_graph_that_is_still_captured_cannot_be_released) {
-  table t;
-  const owner_id o = t.slot(t.device.create_stream());
-  ASSERT_TRUE(t.streams.capture_begin(o).ok());
-  EXPECT_EQ(t.streams.graph_gone(1).code(), errc::invalid_argument);
-  const owner_id g = t.streams[o].graph;
-  EXPECT_FALSE(t.streams.serves_others(g));
-  EXPECT_EQ(t.streams.capture_end(o), 1U);
-  ++t.streams[g].references;
-  ASSERT_TRUE(t.streams.graph_gone(1).ok());
-  EXPECT_TRUE(t.streams.serves_others(g));
-  --t.streams[g].references;
+  t.streams.fences().unref(*before);
+  t.streams.fences().unref(*f);
 }
 
 TEST(streams, a_query_that_the_host_had_no_memory_for_is_asked_again) {
@@ -263,21 +231,21 @@ TEST(streams, a_query_that_the_host_had_no_memory_for_is_asked_again) {
   t.device.fail_nth(device_call::query, 1, errc::host_failure);
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::pending);
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::done);
-  t.streams.unref(*f);
+  t.streams.fences().unref(*f);
 }
 
 TEST(streams, what_a_slot_frees_is_its_own_at_once_and_the_reference_ends) {
   table t;
   const stream_ref s = t.device.create_stream();
   const owner_id o = t.slot(s);
-  EXPECT_EQ(t.streams.find(*t.streams.key_of(s)), o);
-  EXPECT_EQ(t.streams.find(12345), std::nullopt);
+  EXPECT_EQ(t.streams.slots().find(*t.streams.keys().key_of(s)), o);
+  EXPECT_EQ(t.streams.slots().find(12345), idle_owner);
   const block_index i = t.take(o);
   t.streams.free_block(i, o);
   EXPECT_EQ(t.streams[o].references, 0U);
   EXPECT_TRUE(t.streams[o].dirty);
   EXPECT_EQ(t.blocks.totals().cached_bytes, mib) << "with one stream, idle neighbours are its own";
-  EXPECT_GT(t.streams.metadata_bytes(), 0U);
+  EXPECT_GT(t.streams.slots().metadata_bytes(), 0U);
 }
 
 // Records fences without a lock, like a pool.
@@ -288,20 +256,20 @@ TEST(streams, a_fence_that_is_recorded_later_covers_what_was_freed_before_it_was
   const owner_id o = t.slot(s);
   const result<fence_index> f = t.streams.cover(o);
   ASSERT_TRUE(f.ok());
-  EXPECT_EQ(t.streams.fences_recorded(), 0U);
+  EXPECT_EQ(t.streams.fences().count(), 0U);
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::unrecorded);
   t.device.advance_by(2'000'000);
   t.streams.poll();
   EXPECT_EQ(t.blocks.totals().idle_bytes + 512, mib) << "nobody knows yet";
-  const std::vector<unrecorded_fence> all = t.streams.take_unrecorded();
+  const std::vector<unrecorded_fence> all = t.streams.fences().take_unrecorded();
   ASSERT_EQ(all.size(), 1U);
   t.free_on(s);  // is behind the next one
-  t.streams.recorded(all[0], *t.streams.record_on_device(all[0]));
-  EXPECT_EQ(t.streams.fences_recorded(), 1U);
+  t.streams.fences().recorded(all[0], *t.streams.record_on_device(all[0]));
+  EXPECT_EQ(t.streams.fences().count(), 1U);
   EXPECT_TRUE(t.streams[o].dirty);
   t.let_time_pass();
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::done);
-  t.streams.unref(*f);
+  t.streams.fences().unref(*f);
 }
 
 TEST(streams, a_fence_that_could_not_be_made_is_made_again_even_of_a_gone_stream) {
@@ -310,14 +278,14 @@ TEST(streams, a_fence_that_could_not_be_made_is_made_again_even_of_a_gone_stream
   t.free_on(s);
   const owner_id o = t.slot(s);
   t.streams.end_stream(o);
-  const std::vector<unrecorded_fence> all = t.streams.take_unrecorded();
+  const std::vector<unrecorded_fence> all = t.streams.fences().take_unrecorded();
   ASSERT_EQ(all.size(), 1U);
-  t.streams.recorded(all[0], std::nullopt);
+  t.streams.fences().recorded(all[0], std::nullopt);
   t.streams.poll();
   EXPECT_EQ(t.blocks.totals().leaked_bytes, 0U);
   const result<fence_index> again = t.streams.cover(o);
   ASSERT_TRUE(again.ok());
-  t.streams.unref(*again);
+  t.streams.fences().unref(*again);
   t.let_time_pass();
   EXPECT_EQ(t.blocks.totals().idle_bytes, mib);
 }
@@ -328,17 +296,17 @@ TEST(streams, a_fence_that_could_not_be_made_behind_a_pending_one_covers_nothing
   t.free_on(s);
   const owner_id o = t.slot(s);
   const result<fence_index> pending = t.streams.cover(o);
-  std::vector<unrecorded_fence> all = t.streams.take_unrecorded();
-  t.streams.recorded(all[0], *t.streams.record_on_device(all[0]));
+  std::vector<unrecorded_fence> all = t.streams.fences().take_unrecorded();
+  t.streams.fences().recorded(all[0], *t.streams.record_on_device(all[0]));
   t.free_on(s);
   const result<fence_index> unmade = t.streams.cover(o);
-  all = t.streams.take_unrecorded();
+  all = t.streams.fences().take_unrecorded();
   ASSERT_EQ(all.size(), 1U);
-  t.streams.recorded(all[0], std::nullopt);
+  t.streams.fences().recorded(all[0], std::nullopt);
   const result<fence_index> again = t.streams.cover(o);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(t.streams.ask(*again), tracked_fence::state::unrecorded) << "another one stands for it";
-  for (const fence_index f : {*pending, *unmade, *again}) t.streams.unref(f);
+  for (const fence_index f : {*pending, *unmade, *again}) t.streams.fences().unref(f);
   t.let_time_pass();
   EXPECT_EQ(t.blocks.totals().idle_bytes, mib);
 }
@@ -377,7 +345,7 @@ TEST(streams, batches_that_are_done_cost_as_much_each_however_many_there_are) {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
     t.streams.poll();
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
-    EXPECT_EQ(t.streams.in_use(), 2U);
+    EXPECT_EQ(t.streams.slots().in_use(), 2U);
     return static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) * 1e-9;
   };
   const auto least = [&](int batches) { return std::min({cost(batches), cost(batches), cost(batches)}); };
@@ -392,37 +360,8 @@ TEST(streams, a_handle_names_the_latest_stream_that_had_it) {
   const stream_ref second = t.device.create_stream();
   ASSERT_EQ(first, second);
   t.free_on(second);
-  EXPECT_EQ(t.streams.key_of_handle(second), *t.streams.key_of(second));
-  EXPECT_FALSE(t.streams.key_of_handle(t.device.create_stream()).has_value()) << "never seen";
-}
-
-TEST(streams, what_another_stream_of_a_capture_freed_is_nobodys_until_the_graph_is_gone) {
-  table t;
-  const owner_id own = t.slot(t.device.create_stream());
-  const owner_id other = t.slot(t.device.create_stream());
-  const result<owner_id> graph = t.streams.capture_begin(own);
-  ASSERT_TRUE(graph.ok());
-  EXPECT_EQ(t.streams.graph_owner_of_free(*graph, t.streams[own].key), *graph);
-  const owner_id aside = t.streams.graph_owner_of_free(*graph, t.streams[other].key);
-  EXPECT_NE(aside, *graph);
-  EXPECT_EQ(t.streams.graph_owner_of_free(*graph, t.streams[other].key), aside);
-  EXPECT_FALSE(t.streams.serves_others(aside));
-  const std::uint64_t number = t.streams.capture_end(own);
-  ASSERT_TRUE(t.streams.graph_gone(number).ok());
-  t.let_time_pass();
-  EXPECT_FALSE(t.streams[aside].in_use);
-  EXPECT_FALSE(t.streams[*graph].in_use);
-}
-
-TEST(streams, a_region_is_open_until_it_is_given_up) {
-  table t;
-  const stream_ref s = t.device.create_stream();
-  const std::uint64_t number = t.streams.open_region(s, *t.streams.key_of(s));
-  EXPECT_NE(t.streams.region(number), idle_owner);
-  EXPECT_EQ(t.streams.region(number + 1), idle_owner);
-  EXPECT_TRUE(t.streams.graph_gone(number).ok());
-  EXPECT_EQ(t.streams.region(number), idle_owner);
-  EXPECT_EQ(t.streams.graph_gone(number).code(), errc::invalid_argument) << "given up already";
+  EXPECT_EQ(t.streams.slots().key_of_handle(second), *t.streams.keys().key_of(second));
+  EXPECT_FALSE(t.streams.slots().key_of_handle(t.device.create_stream()).has_value()) << "never seen";
 }
 
 }  // namespace
