@@ -157,8 +157,9 @@ bool shared_cards::mine() const {
 }
 
 void shared_cards::publish(int card, std::uint64_t bytes) {
-  if (card >= most_cards || !mine()) return;
-  all_->processes[slot_].held[card] = bytes;
+  if (card >= most_cards || slot_ < 0) return;
+  auto& held = all_->processes[slot_].held[card];
+  if (held != bytes && mine()) held = bytes;  // `mine` is a system call, and each driver function publishes
 }
 
 std::uint64_t shared_cards::held_by_others(int card) const {

@@ -148,9 +148,7 @@ statistics arena::figures() const {
   s.idle_bytes = t.idle_bytes;
   s.leaked_bytes = t.leaked_bytes + in_transit_bytes;
   s.limit_bytes = state.pool_budget.limit();
-  s.largest_free_bytes = state.blocks.free_blocks().largest_bytes();
-  for (const block_index i : state.uses.waiting())
-    s.largest_free_bytes = std::max(s.largest_free_bytes, state.blocks.at(i).bytes);
+  s.largest_free_bytes = std::max(state.blocks.free_blocks().largest_bytes(), state.uses.largest_waiting());
   s.metadata_bytes += state.blocks.metadata_bytes() + state.streams.slots().metadata_bytes() +
                       state.streams.fences().metadata_bytes() + state.uses.metadata_bytes() +
                       state.pages.map().metadata_bytes() + planning.metadata_bytes() + cached.metadata_bytes;

@@ -76,6 +76,21 @@ void block_uses::free(block_index index, owner_id owner) noexcept {
   heap_.at(index).in_use.freed_epoch = streams_[owner].epoch;
   streams_[owner].dirty = true;  // a stream that takes the block must be ordered behind this free, too
   waiting_.push_back(index);
+  largest_waiting_ = std::max(largest_waiting_, heap_.at(index).bytes);
+}
+
+template <typename Leaves>
+void block_uses::erase_waiting(const Leaves& leaves) noexcept {
+  if (std::erase_if(waiting_, leaves) != 0) largest_is_known_ = false;
+}
+
+std::uint64_t block_uses::largest_waiting() const noexcept {
+  if (!largest_is_known_) {
+    largest_waiting_ = 0;
+    for (const block_index i : waiting_) largest_waiting_ = std::max(largest_waiting_, heap_.at(i).bytes);
+    largest_is_known_ = true;
+  }
+  return largest_waiting_;
 }
 
 block_uses::wait block_uses::ask_fences(block_index index) noexcept {
@@ -123,7 +138,7 @@ bool block_uses::try_to_free(block_index index) noexcept {
 void block_uses::poll() noexcept {
   if (waiting_.empty()) return;
   streams_.begin_round();
-  std::erase_if(waiting_, [this](block_index index) { return try_to_free(index); });
+  erase_waiting([this](block_index index) { return try_to_free(index); });
 }
 
 // Notes every missing wait, so that all are made in one round.
@@ -154,6 +169,7 @@ bool block_uses::free_for(device_waits& waits, block_index index) noexcept {
 bool block_uses::take_over(device_waits& waits, block_index index) noexcept {
   if (!free_for(waits, index)) return false;
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), index));
+  largest_is_known_ = false;
   return true;
 }
 
@@ -163,7 +179,7 @@ void block_uses::take_over_all(device_waits& waits, owner_id owner) noexcept {
     const block_index i = waiting_[n];
     if (owner == idle_owner || heap_.at(i).owner == owner) static_cast<void>(is_behind_uses(waits, i));
   }
-  std::erase_if(waiting_, [&](block_index index) {
+  erase_waiting([&](block_index index) {
     return (owner == idle_owner || heap_.at(index).owner == owner) && free_for(waits, index);
   });
 }

@@ -41,6 +41,8 @@ class block_uses {
   void poll() noexcept;
   /// The blocks that wait, in no order.
   [[nodiscard]] const std::vector<block_index>& waiting() const noexcept { return waiting_; }
+  /// Bytes of the largest block that waits; 0 if none does. Walks them only after blocks have left.
+  [[nodiscard]] std::uint64_t largest_waiting() const noexcept;
   /// The stream whose work a waiting block waits for; any of them if several.
   [[nodiscard]] owner_id waits_for(block_index index) const noexcept;
 
@@ -72,6 +74,8 @@ class block_uses {
   [[nodiscard]] bool try_to_free(block_index index) noexcept;
   [[nodiscard]] bool is_behind_uses(device_waits& waits, block_index index) noexcept;
   [[nodiscard]] bool free_for(device_waits& waits, block_index index) noexcept;
+  template <typename Leaves>
+  void erase_waiting(const Leaves& leaves) noexcept;
   void drop(block_index index) noexcept;
   void leak(block_index index) noexcept;
 
@@ -81,6 +85,8 @@ class block_uses {
   std::vector<use> uses_;  // uses of all blocks; each block's uses form a list
   std::uint32_t spare_ = no_block;
   std::vector<block_index> waiting_;
+  mutable std::uint64_t largest_waiting_ = 0;
+  mutable bool largest_is_known_ = true;  // false after blocks have left `waiting_`
 };
 
 }  // namespace gpumem

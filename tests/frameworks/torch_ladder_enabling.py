@@ -118,12 +118,18 @@ tried(policy="caching", fallback=False)
 assert torch.cuda.memory.get_allocator_backend() == "native"
 tried()
 """
-# To load a file that was cut off would kill the process.
+# To load a file that was cut off would kill the process. One of another machine is whole, and does not load.
 DAMAGED = """
-from gpumem.torch import _build
+from gpumem.torch import _build, _compile
 made = _build.build(torch)
 made.write_bytes(made.read_bytes()[:100000])
+assert len(_build.build(torch).read_bytes()) > 100000
+whole = bytearray(made.read_bytes())
+whole[18:20] = b"\\xff\\xfe"  # the machine in the header
+made.write_bytes(whole)
+_build.digest_file(made).write_text(_compile.digest(made))
 gpumem.torch.enable()
+assert made.read_bytes() != whole
 """
 BAD_SETTINGS = """
 tried(policy="none_such")
@@ -156,6 +162,14 @@ tried(policy="caching", fallback=False)
 ANOTHER_TORCH = """
 torch.__version__ = type(torch.__version__)("9.9.0")
 tried()
+"""
+
+# A torch whose headers have changed.
+DOES_NOT_COMPILE = """
+torch.__version__ = type(torch.__version__)("9.9.0")
+tried(fallback=False)
+tried()
+assert gpumem.torch.how() == "hooks"
 """
 
 # As without gpumem: `import torch` succeeds, and the first use of a GPU fails.
@@ -202,6 +216,11 @@ def refusals(folder):
     os.mkdir(os.path.join(folder, "temporary"))
     open(closed, "w").close()
     in_use = "before the first use of a GPU"
+    failing = os.path.join(folder, "failing")
+    with open(failing, "w") as out:
+        out.write('#!/bin/sh\n[ "$1" = --version ] && echo "a compiler" && exit\n'
+                  'echo "error: no member named init" >&2\nexit 1\n')
+    os.chmod(failing, 0o755)
     return {
         "a captured graph, and a child": (AFTER_A_GRAPH, {}, [in_use, in_use], "native"),
         "pinned memory, which torch.cuda knows nothing of": (AFTER_PINNED_MEMORY, {}, [in_use, in_use], "native"),
@@ -213,7 +232,12 @@ def refusals(folder):
                                                     "TMPDIR": os.path.join(folder, "temporary")},
                                     ["torch 9.9.0 is not one of those tested"], "gpumem"),
         "no such setting": ("tried(polcy='growth')", {}, ["polcy=growth: unknown option"], "native"),
-        "a damaged file in the cache": (DAMAGED, {"XDG_CACHE_HOME": os.path.join(folder, "damaged")}, [], "gpumem"),
+        "another torch, whose headers do not fit": (
+            DOES_NOT_COMPILE, {"CXX": failing, "XDG_CACHE_HOME": folder},
+            2 * ["does not compile against this torch: error: no member named init"] + ["without memory statistics"],
+            "pluggable"),
+        "a damaged file in the cache, and one of another machine": (
+            DAMAGED, {"XDG_CACHE_HOME": os.path.join(folder, "damaged")}, [], "gpumem"),
         "no caches": (WITHOUT_CACHES, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, [], "gpumem"),
         "a child that frees, and a backend of PyTorch's": (FORKED, {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, [], "gpumem"),
         "no compiler, and bad settings": (BAD_SETTINGS, {"CXX": "/none/such", "XDG_CACHE_HOME": folder},
@@ -222,6 +246,9 @@ def refusals(folder):
                                                  ["Unrecognized key 'no_such'"], None),
         "the same, with GPUMEM_TORCH=1": (REFUSED_BY_TORCH, {"PYTORCH_CUDA_ALLOC_CONF": "no_such:1", "GPUMEM_TORCH": "1"},
                                           ["gpumem.torch: not enabled"] + 2 * ["Unrecognized key 'no_such'"], None),
+        "a value that PyTorch does not have": (REFUSED_BY_TORCH, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:none",
+                                                                  "GPUMEM_TORCH": "1"},
+                                               ["gpumem.torch: not enabled"], None),
         "expandable segments": (EXPANDABLE_SEGMENTS, {"PYTORCH_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:64",
                                                       "GPUMEM_TORCH": "1"},
                                 ["PYTORCH_ALLOC_CONF: expandable_segments:True selects the policy expandable",

@@ -127,6 +127,31 @@ def language_model(steps, draw):
 
 
 @model
+def language_model_evaluated(steps, draw):
+    """The same with four micro-batches a step, of one of four lengths, and an evaluation every fifth step."""
+    net = language_model_of(50257, 768, 12, 12, lambda: gated(768, 2048)).cuda()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+
+    def loss_of(batch, length):
+        ids = torch.zeros(batch, length, dtype=torch.int64, device="cuda")
+        with bfloat16():
+            logits = net(ids)
+            return F.cross_entropy(logits.view(-1, logits.shape[-1]), ids.view(-1))
+
+    for step in range(steps or 14):
+        length = draw.choice((256, 512, 768, 1024))
+        for _ in range(4):
+            loss_of(8, length).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step % 5 == 4:
+            with torch.no_grad():
+                for _ in range(3):
+                    loss_of(16, 1024)
+
+
+@model
 def mixture_of_experts(steps, draw):
     """Eight experts in each of six layers, two for a token, so that sizes change at every call."""
     net = language_model_of(32000, 512, 6, 8, lambda: experts(512, 1408, 8, draw)).cuda()

@@ -162,6 +162,27 @@ TEST_F(BlockUses, AreTakenOverByOwner) {
   EXPECT_THAT(uses_.waiting(), IsEmpty());
 }
 
+TEST_F(BlockUses, KnowTheLargestBlockThatWaits) {
+  device_waits own{t_.streams, mine_};
+  const block_index larger = t_.take(mine_, 2048);
+  const block_index others = t_.take(user_, 1024);
+  EXPECT_EQ(uses_.largest_waiting(), 0U);
+  for (const block_index i : {shared_, larger}) use(i, second_);
+  use(others, first_);
+  uses_.free(shared_, mine_);
+  EXPECT_EQ(uses_.largest_waiting(), 512U);
+  uses_.free(larger, mine_);
+  uses_.free(others, user_);
+  EXPECT_EQ(uses_.largest_waiting(), 2048U);
+  static_cast<void>(uses_.take_over(own, larger));
+  t_.make(own);
+  ASSERT_TRUE(uses_.take_over(own, larger));
+  EXPECT_EQ(uses_.largest_waiting(), 1024U);
+  t_.device.advance_by(4'000'000);
+  uses_.poll();
+  EXPECT_EQ(uses_.largest_waiting(), 0U);
+}
+
 TEST_F(BlockUses, HoldEveryFenceThatIsStillNeeded) {
   use(shared_, second_);
   t_.device.fail_nth(device_call::record, 1, errc::unsupported);

@@ -23,9 +23,9 @@ struct ordered_heap {
   ordered_heap& operator=(const ordered_heap&) = delete;
 
   owner_id slot(stream_ref s) { return streams.slot_of(s, *streams.keys().key_of(s)); }
-  /// Allocates 512 B for the owner.
-  block_index take(owner_id o) {
-    const block_index i = blocks.carve(blocks.free_blocks().best_fit(0, o, true, 512, 512), 512, 512);
+  /// Allocates a block for the owner.
+  block_index take(owner_id o, std::uint64_t bytes = 512) {
+    const block_index i = blocks.carve(blocks.free_blocks().best_fit(0, o, true, bytes, 512), bytes, 512);
     blocks.at(i).owner = o;
     ++streams[o].references;
     return i;
