@@ -12,12 +12,14 @@
 #include <tuple>
 #include <utility>
 
+#include "advise_text.hpp"
 #include "bits.hpp"
 #include "device_figures.hpp"
 #include "fail.hpp"
 #include "gpumem/policy.hpp"
 #include "log.hpp"
 #include "measure.hpp"
+#include "next_steps.hpp"
 #include "own_plans.hpp"
 #include "parallel.hpp"
 #include "progress.hpp"
@@ -29,9 +31,6 @@ namespace {
 
 constexpr std::chrono::milliseconds plan_time{10'000};
 constexpr int nothing_fits = 3;
-/// Runs of one program differ by up to this share under a policy that moves pages with its default slack
-/// (docs/simulate.md: 1104 to 1130 MiB).
-constexpr std::uint64_t margin_percent = 3;
 
 /// Pairs: GPUMEM_<first> = second. The policy comes first.
 using variables = std::vector<std::pair<std::string, std::string>>;
@@ -44,6 +43,7 @@ struct candidate {
   std::optional<bench::policy_row> within_margin;  ///< the row with less memory, if runs of it vary
   bool too_close = false;                          ///< fits, but not within the margin
   bool oom_without_lag = false;                    ///< on a device whose work ends at once
+  std::uint64_t served_ops = 0;                    ///< with lag and without, whichever serves fewer
 
   [[nodiscard]] bool fits() const { return !figures.outcome.oom && !refused && !too_close && !oom_without_lag; }
   /// The candidate in the form of `gpumem_bench --policy`.
@@ -61,9 +61,12 @@ struct candidate {
 };
 
 /// Every known policy and its declared variants, and the default policy with settings that change memory use or cost.
-std::vector<variables> choices(const bench::trace& recorded) {
+/// Unless `alike`, without policies that only require a setting, and without a setting that changes only the cost:
+/// caches are emptied before a request is refused.
+std::vector<variables> choices(const bench::trace& recorded, bool alike) {
   std::vector<variables> sets;
   for (const policy_entry& each : known_policies()) {
+    if (!alike && (each.needs.pools || each.needs.limit)) continue;
     variables& set = sets.emplace_back(variables{{"POLICY", each.name}});
     if (each.needs.pools) set.emplace_back("POOLS", "100%");
     for (const std::string& variant : each.variants) sets.push_back({{"POLICY", each.name + ":" + variant}});
@@ -72,7 +75,7 @@ std::vector<variables> choices(const bench::trace& recorded) {
       sets.push_back({{"POLICY", each.name}, {"STREAM_REUSE", "host"}});
     }
   }
-  sets.push_back({{"POLICY", settings{}.policy}, {"THREAD_CACHE", "0"}});
+  if (alike) sets.push_back({{"POLICY", settings{}.policy}, {"THREAD_CACHE", "0"}});
   return sets;
 }
 
@@ -101,9 +104,9 @@ bool was_refused(const variables& set, const bench::trace& recorded, std::uint64
 
 /// Ignores other GPUMEM_* in the environment, so that the advice is complete.
 result<std::vector<candidate>> candidates(const bench::trace& recorded, std::uint64_t capacity,
-                                          const bench::own_plan* plan) {
+                                          const bench::own_plan* plan, bool alike) {
   std::vector<candidate> rows;
-  for (variables& set : choices(recorded)) {
+  for (variables& set : choices(recorded, alike)) {
     candidate& each = rows.emplace_back();
     const std::string limit = capacity != 0 ? limit_text(capacity) : "100%";
     const policy_entry entry = *find_policy(set.front().second);
@@ -188,6 +191,7 @@ nlohmann::ordered_json row_of(const candidate& chosen, const bench::trace& recor
           {"refused_in_recording", chosen.refused},
           {"within_margin", chosen.too_close},
           {"oom_without_lag", chosen.oom_without_lag},
+          {"served_ops", chosen.served_ops},
           {"oom", outcome.oom},
           {"oom_at_op", outcome.oom ? nlohmann::ordered_json(outcome.ops) : nullptr},
           {"oom_cause", outcome.oom ? nlohmann::ordered_json(to_string(outcome.cause)) : nullptr},
@@ -195,75 +199,14 @@ nlohmann::ordered_json row_of(const candidate& chosen, const bench::trace& recor
           {"set", assignments(chosen, recorded.name)}};
 }
 
-/// The names of rows with the same figures, which share one line: `growth, hard_cap`.
-std::string with_its_equals(const nlohmann::ordered_json& rows, const std::string& policy) {
-  std::string names = policy;
-  std::size_t equal_count = 0;
-  for (const auto& row : rows) {
-    if (row["same_as"] != policy) continue;
-    ++equal_count;
-    if (equal_count <= 2) names += ", " + row["policy"].get<std::string>();
-  }
-  if (equal_count > 2) names += fmt::format(" and {} more", equal_count - 2);
-  return names;
-}
-
-std::string as_text(const nlohmann::ordered_json& all, const std::string& path) {
-  const auto& rows = all["results"];
-  const auto bytes = [](const nlohmann::ordered_json& value) { return format_bytes(value.get<std::uint64_t>()); };
-  std::string text = fmt::format("{}: {} operations, {} live at the peak; ", all["trace"].get<std::string>(),
-                                 all["ops"].get<std::uint64_t>(), bytes(all["peak_live_bytes"]));
-  text += all["capacity_bytes"].is_null()
-              ? "no limit. Simulated.\n\n"
-              : fmt::format(
-                    "at most {}{}. Simulated.\n\n", bytes(all["capacity_bytes"]),
-                    all["capacity_by"] == "recording" ? ", in which the recorded program ran out (--capacity)" : "");
-  if (const auto refused = all["refused"].get<std::uint64_t>(); refused != 0) {
-    text.insert(text.size() - 1, fmt::format("Requests that were refused and not served later: {}; they are asked for "
-                                             "again.\n",
-                                             refused));
-  }
-  std::vector<std::vector<std::string>> lines{
-      {"<policy", "<fits", "peak reserved", "utilization", "modelled ms", "pages moved", "<set"}};
-  bool some = false;
-  bool plan = false;
-  for (const auto& row : rows) {
-    if (!row["same_as"].is_null()) continue;
-    const bool fits = row["fits"];
-    some |= fits;
-    plan |= fits && row["own_plan"].get<bool>();
-    const std::string moved = fmt::format("{}", row["remapped_pages"].get<std::uint64_t>());
-    lines.push_back(
-        {with_its_equals(rows, row["policy"]), fits ? "yes" : "no", bytes(row["peak_reserved_bytes"]),
-         fits ? fmt::format("{:.3f}", row["utilization"].get<double>()) : "-",
-         fmt::format("{:.2f}", row["modelled_device_ms"].get<double>()), moved,
-         fits ? row["set"].get<std::string>()
-         : row["within_margin"].get<bool>()
-             ? fmt::format("too close: runs differ by up to {} %; name a slack", margin_percent)
-         : row["oom_at_op"].is_null() && row["oom_without_lag"].get<bool>() && !row["refused_in_recording"].get<bool>()
-             ? "out of memory where the device does not lag behind"
-         : row["oom_at_op"].is_null()
-             ? "ran out of memory in the recording"
-             : fmt::format("out of memory at operation {} ({})", row["oom_at_op"].get<std::uint64_t>(),
-                           row["oom_cause"].get<std::string>())});
-  }
-  text += table(lines) + "\n";
-  if (!some) {
-    return text + "Nothing fits." +
-           (all["proof"].is_null() ? std::string{} : " " + all["proof"].get<std::string>() + ".") + "\n";
-  }
-  text += fmt::format("Set: {}\n", rows.front()["set"].get<std::string>());
-  for (const auto& row : rows) {
-    if (!rows.front()["own_plan"].get<bool>()) break;
-    if (row["own_plan"].get<bool>() || !row["fits"].get<bool>()) continue;
-    text += fmt::format("Without a plan: {}\n", row["set"].get<std::string>());
-    break;
-  }
-  if (plan) {
-    const std::string name = all["trace"];
-    text += fmt::format("planned follows a plan of this recording: gpumem plan {} -o {}.plan\n", path, name);
-  }
-  return text;
+/// The trace of `with_refused` with a refusal at its end as the last operation, without the free. Empty if the
+/// recording does not end in a refusal.
+bench::trace ends_in_refusal(const bench::trace& asked, const bench::trace& recorded) {
+  const bool refused = !recorded.refused.empty() && recorded.refused.back().before_op == recorded.ops.size() &&
+                       asked.ops.size() > recorded.ops.size();
+  bench::trace ended = refused ? asked : bench::trace{};
+  if (refused) ended.ops.pop_back();
+  return ended;
 }
 
 /// The proof that nothing can fit; null if there is none.
@@ -296,17 +239,18 @@ CLI::App* add_advise_command(CLI::App& app, advise_options& options) {
 }
 
 status advice_for(const bench::trace& recorded, std::uint64_t capacity, const bench::own_plan* plan,
-                  nlohmann::ordered_json& advice) {
+                  nlohmann::ordered_json& advice, const advice_scope& scope) {
   bench::replay_setup setup;
   setup.device.capacity_bytes =
       round_up(std::max({setup.device.capacity_bytes, 2 * capacity, 2 * recorded.peak_live_bytes}), gib);
   setup.device.referee = false;
+  setup.sample_peak = false;
   // The lag of the program's device decides where blocks lie, and the recording does not have it. So a setting fits a
   // program that ran out of memory only if it serves the program with and without lag.
   const bool ran_out = capacity != 0 && !recorded.refusing_policy.empty();
   bench::replay_setup without_lag = setup;
   without_lag.lag_ns = 0;
-  auto rows = candidates(recorded, capacity, plan);
+  auto rows = candidates(recorded, capacity, plan, scope.alike);
   if (!rows) return rows.why();
   set_log_sink([](std::string_view) {});  // the table shows the refusals
   const unsigned jobs = std::max(1U, std::thread::hardware_concurrency());
@@ -315,10 +259,12 @@ status advice_for(const bench::trace& recorded, std::uint64_t capacity, const be
     if (!figures) return {figures.code(), (*rows)[index].name() + ": " + figures.why().message()};
     candidate& each = (*rows)[index];
     each.figures = *figures;
-    if (ran_out && !figures->outcome.oom) {
+    each.served_ops = figures->outcome.ops;
+    if (ran_out && (!figures->outcome.oom || each.served_ops >= scope.recorded_ops)) {
       auto sooner = bench::measure_checked(recorded, each.row, without_lag);
       if (!sooner) return {sooner.code(), each.name() + ": " + sooner.why().message()};
       each.oom_without_lag = sooner->outcome.oom;
+      each.served_ops = std::min(each.served_ops, sooner->outcome.ops);
     }
     if (!each.within_margin || !each.fits()) return {};
     auto closer = bench::measure_checked(recorded, *each.within_margin, setup);
@@ -360,8 +306,15 @@ int advise(const advise_options& options) {
     return bench::own_plan::make(t, plan_time);
   }();
   if (!plan) return fail(1, plan.why().message());
+  const bench::trace asked = ends_in_refusal(t, *recorded);
+  const bool grows = capacity != 0 && !asked.ops.empty() && grows_for_ever(asked, capacity);
+  const bool goes_on = capacity != 0 && !asked.ops.empty() && !grows;
   nlohmann::ordered_json rows;
-  if (status done = advice_for(t, capacity, &*plan, rows); !done) return fail(1, done.message());
+  if (status done = advice_for(goes_on ? with_next_steps(asked, capacity) : t, capacity, &*plan, rows,
+                               {.recorded_ops = t.ops.size()});
+      !done) {
+    return fail(1, done.message());
+  }
   // The replay limits the pool alone. A limit on the whole process would leave the pool less memory.
   for (auto& row : rows) {
     if (as_recorded) row["set"] = row["set"].get<std::string>() + " GPUMEM_LIMIT_SCOPE=pool";
@@ -375,16 +328,17 @@ int advise(const advise_options& options) {
                              {"capacity_bytes", nullptr},
                              {"capacity_by", nullptr},
                              {"proof", proof(t, capacity)},
+                             {"grows_for_ever", grows},
                              {"results", std::move(rows)}};
   if (capacity != 0) {
     all["capacity_bytes"] = capacity;
     all["capacity_by"] = as_recorded ? "recording" : "option";
   }
   const std::string text = options.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                                        : as_text(all, options.trace);
+                                        : advice_text(all, options.trace);
   fmt::print("{}", visible(text));
   const auto& ranked = all["results"];
-  return ranked.empty() || !ranked.front()["fits"].get<bool>() ? nothing_fits : 0;
+  return grows || ranked.empty() || !ranked.front()["fits"].get<bool>() ? nothing_fits : 0;
 }
 
 }  // namespace gpumem::cli

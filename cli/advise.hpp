@@ -24,6 +24,11 @@ struct advise_options {
   bool json = false;
 };
 
+struct advice_scope {
+  std::uint64_t recorded_ops = UINT64_MAX;  ///< operations from here on are steps that the program did not get to
+  bool alike = true;                        ///< also what does the same as another row in a program that ran out
+};
+
 /// Adds the subcommand; its arguments go into `options`.
 CLI::App* add_advise_command(CLI::App& app, advise_options& options);
 
@@ -34,6 +39,6 @@ int advise(const advise_options& options);
 /// `capacity` bytes (0: no limit). Without a plan, policies that follow one are left out. Silences the log, because the
 /// rows contain the refusals.
 status advice_for(const bench::trace& recorded, std::uint64_t capacity, const bench::own_plan* plan,
-                  nlohmann::ordered_json& advice);
+                  nlohmann::ordered_json& advice, const advice_scope& scope = {});
 
 }  // namespace gpumem::cli

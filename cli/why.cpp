@@ -5,24 +5,23 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "advise.hpp"
 #include "bench_page.hpp"
 #include "binary_trace.hpp"
 #include "bits.hpp"
 #include "device_figures.hpp"
+#include "diagnosis.hpp"
 #include "dump.hpp"
 #include "fail.hpp"
 #include "gpumem/settings.hpp"
 #include "live_memory.hpp"
+#include "next_steps.hpp"
 #include "output_file.hpp"
-#include "own_plans.hpp"
 #include "process_recording.hpp"
 #include "temporary_folder.hpp"
 #include "text.hpp"
@@ -34,132 +33,9 @@ namespace {
 namespace fs = std::filesystem;
 using json = nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds plan_time{1000};
-/// Above it, already the first placement takes longer than `plan_time`.
-constexpr std::uint64_t most_placement_work = 20'000'000;
 constexpr int nothing_serves = 3;
 constexpr std::size_t shown_groups = 6;
-constexpr std::size_t shown_settings = 3;
 constexpr std::size_t longest_path = 4096;
-
-/// One refused request, its cause, and the settings that serve it.
-struct diagnosis {
-  bench::trace asked;  ///< the recording up to the request (until_refusal)
-  bench::refused_request request;
-  live_memory held;
-  std::uint64_t capacity_bytes = 0;  ///< the memory available to the program; 0: unknown
-  std::string cause;                 ///< fragmentation, full, pending_work or unknown
-  json within = json::array();       ///< rows of `advise` within the capacity
-  json beyond = json::array();       ///< rows without a limit, if none within the capacity serves the request
-
-  [[nodiscard]] std::uint64_t needed_bytes() const { return held.bytes + round_up(request.bytes, std::uint64_t{512}); }
-};
-
-/// The last refused request whose size the next allocation does not repeat; if there is none, the last one. Null if
-/// nothing was refused.
-const bench::refused_request* most_telling(const bench::trace& recorded) {
-  for (auto each = recorded.refused.rbegin(); each != recorded.refused.rend(); ++each) {
-    std::uint64_t next = each->before_op;
-    while (next < recorded.ops.size() && recorded.ops[next].kind == bench::op_kind::free) ++next;
-    if (next == recorded.ops.size() || recorded.ops[next].bytes != each->bytes) return &*each;
-  }
-  return recorded.refused.empty() ? nullptr : &recorded.refused.back();
-}
-
-std::string cause_of(const diagnosis& diagnosed) {
-  if (diagnosed.capacity_bytes == 0) return "unknown";
-  if (diagnosed.needed_bytes() > diagnosed.capacity_bytes) return "full";
-  for (const json& row : diagnosed.within) {
-    if (row["policy"] != diagnosed.asked.refusing_policy) continue;
-    // Replays have no pending work. If the same policy serves the request in both, pending work held back the memory.
-    return row["oom"].get<bool>() || row["oom_without_lag"].get<bool>() ? "fragmentation" : "pending_work";
-  }
-  return "fragmentation";
-}
-
-std::string explanation(const diagnosis& diagnosed) {
-  const std::string sum = fmt::format("{} live and {} asked", format_bytes(diagnosed.held.bytes),
-                                      format_bytes(round_up(diagnosed.request.bytes, std::uint64_t{512})));
-  const std::string capacity = format_bytes(diagnosed.capacity_bytes);
-  if (diagnosed.cause == "full") {
-    return fmt::format(
-        "full: {} are more than the {} that the program could have (its limit, or what others left of the "
-        "card)",
-        sum, capacity);
-  }
-  if (diagnosed.cause == "fragmentation") {
-    return fmt::format("fragmentation: {} fit into {}, but not in one piece", sum, capacity);
-  }
-  if (diagnosed.cause == "pending_work") {
-    return fmt::format(
-        "pending work: {} fit into {}, and the replay serves the request; in the program, freed memory "
-        "waited for work of its streams",
-        sum, capacity);
-  }
-  return fmt::format("unknown: {}; the recording does not say how much memory there was, --capacity does", sum);
-}
-
-/// The least number of pairs of simultaneously live blocks that a plan compares.
-std::uint64_t placement_work(const bench::trace& recorded) {
-  std::uint64_t live = 0;
-  std::uint64_t pairs = 0;
-  for (const bench::trace_op& op : recorded.ops) {
-    live = op.kind == bench::op_kind::allocate ? live + 1 : live - 1;
-    if (op.kind == bench::op_kind::allocate) pairs += live;
-  }
-  return pairs;
-}
-
-status diagnose(const bench::trace& recorded, const bench::refused_request& request, std::uint64_t capacity,
-                diagnosis& diagnosed) {
-  diagnosed.request = request;
-  diagnosed.asked = until_refusal(recorded, request);
-  diagnosed.held = live_after(recorded, request.before_op);
-  diagnosed.capacity_bytes = capacity != 0 ? capacity : recorded.refused_within_bytes;
-  std::optional<bench::own_plan> plan;
-  if (placement_work(diagnosed.asked) <= most_placement_work) {
-    auto made = bench::own_plan::make(diagnosed.asked, plan_time);
-    if (!made) return made.why();
-    plan = *std::move(made);
-  }
-  const bench::own_plan* const followed = plan ? &*plan : nullptr;
-  if (diagnosed.capacity_bytes != 0) {
-    if (status done = advice_for(diagnosed.asked, diagnosed.capacity_bytes, followed, diagnosed.within); !done)
-      return done;
-  }
-  diagnosed.cause = cause_of(diagnosed);
-  const bool served = std::any_of(diagnosed.within.begin(), diagnosed.within.end(),
-                                  [](const json& row) { return row["fits"].get<bool>(); });
-  return served ? status{} : advice_for(diagnosed.asked, 0, followed, diagnosed.beyond);
-}
-
-/// The best rows that serve the request, without rows of equal figures. Adds the limit that a row needs to its `set`.
-json settings_that_serve(const diagnosis& diagnosed) {
-  json rows = json::array();
-  const bool capped = diagnosed.beyond.empty();
-  for (const json& row : capped ? diagnosed.within : diagnosed.beyond) {
-    if (rows.size() == shown_settings) break;
-    if (!row["fits"].get<bool>() || !row["same_as"].is_null()) continue;
-    const auto reserved = row["peak_reserved_bytes"].get<std::uint64_t>();
-    std::string set = row["set"];
-    if (const std::size_t limit = set.find(" GPUMEM_LIMIT="); !capped) {
-      // Adds a tenth, because other runs order their requests differently.
-      const std::uint64_t needed = round_up(reserved + reserved / 10, mib);
-      set = fmt::format("{} GPUMEM_LIMIT={}", set.substr(0, limit), exact_bytes(needed));
-    }
-    if (capped && !diagnosed.asked.refusing_policy.empty()) set += " GPUMEM_LIMIT_SCOPE=pool";
-    rows.push_back({{"policy", row["policy"]},
-                    {"set", set},
-                    {"peak_reserved_bytes", reserved},
-                    {"more_memory", !capped},
-                    {"own_plan", row["own_plan"]}});
-  }
-  // A plan holds for one recording; a setting alone is easier to try.
-  std::stable_sort(rows.begin(), rows.end(), [](const json& lhs, const json& rhs) {
-    return !lhs["own_plan"].get<bool>() && rhs["own_plan"].get<bool>();
-  });
-  return rows;
-}
 
 json groups_of(const std::vector<live_group>& groups, const char* key) {
   json rows = json::array();
@@ -198,16 +74,23 @@ std::string moment_text(const std::string& heading, const live_memory& held) {
   return text + table(rows);
 }
 
-std::string settings_text(const json& serve, const std::string& path, const std::string& name) {
+std::string settings_text(const diagnosis& diagnosed, const json& serve, const std::string& path,
+                          const std::string& name) {
+  if (diagnosed.grows_for_ever) return fmt::format("\n{}\n", grows_for_ever_text);
   if (serve.empty()) return "\nNo policy and no setting serves it; free memory or ask for less.\n";
-  std::string text = serve.front()["more_memory"].get<bool>()
-                         ? "\nNothing serves it within this memory. With more (replayed up to this request):\n"
-                         : "\nServed by (replayed up to this request):\n";
+  const bool more_memory = serve.front()["more_memory"];
+  const bool goes_on = serve.front()["next_refusal_after_ops"].is_null();
+  std::string text = more_memory ? "\nNothing serves it within this memory. With more (replayed up to this request):\n"
+                     : goes_on   ? "\nServed by (replayed through this request, and on as the program went before):\n"
+                                 : "\nServed by, but not what follows if the program goes on as before:\n";
   bool plan = false;
   for (const json& each : serve) {
     plan |= each["own_plan"].get<bool>();
-    text += fmt::format("  {}   ({} reserved at the peak)\n", each["set"].get<std::string>(),
-                        format_bytes(each["peak_reserved_bytes"].get<std::uint64_t>()));
+    text += fmt::format("  {}   ({} reserved at the peak{})\n", each["set"].get<std::string>(),
+                        format_bytes(each["peak_reserved_bytes"].get<std::uint64_t>()),
+                        goes_on ? ""
+                                : fmt::format("; refuses after {} operations more",
+                                              each["next_refusal_after_ops"].get<std::uint64_t>()));
   }
   if (plan) text += fmt::format("  planned follows a plan: gpumem plan {} -o {}.plan\n", path, name);
   return text;
@@ -227,6 +110,7 @@ json as_json(const bench::trace& recorded, const live_memory& peak, const std::o
            {"capacity_bytes", nullptr},
            {"cause", nullptr},
            {"explanation", nullptr},
+           {"grows_for_ever", diagnosed && diagnosed->grows_for_ever},
            {"served_by", serve}};
   if (!diagnosed) return all;
   all["request"] = {{"bytes", diagnosed->request.bytes},
@@ -249,7 +133,7 @@ std::string as_text(const bench::trace& recorded, const std::string& shown, cons
                       format_bytes(diagnosed->request.bytes), recorded.streams[diagnosed->request.stream],
                       diagnosed->request.before_op, explanation(*diagnosed));
   if (peak.ops != diagnosed->held.ops) text += moment_text("At the peak", peak);
-  return text + moment_text("At the refusal", diagnosed->held) + settings_text(serve, shown, recorded.name);
+  return text + moment_text("At the refusal", diagnosed->held) + settings_text(*diagnosed, serve, shown, recorded.name);
 }
 
 /// Writes the page: the text, then charts and maps of the policy that refused and of those that serve.

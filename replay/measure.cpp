@@ -26,7 +26,8 @@ replay_plan plan_for(const trace& recorded, const policy_row& row, const replay_
   return {.recorded = &recorded,
           .second_uses = plan_second_uses(recorded, setup.shared_use, setup.seed),
           .tenants = row.tenants,
-          .lag_ns = setup.lag_ns};
+          .lag_ns = setup.lag_ns,
+          .sample_peak = setup.sample_peak};
 }
 
 namespace {

@@ -36,6 +36,7 @@ struct replay_setup {
   std::uint64_t lag_ns = 1'000'000;
   double shared_use = 0;  ///< share of the blocks that a second stream uses, 0 to 1
   std::uint64_t seed = 1;
+  bool sample_peak = true;               ///< see `replay_plan::sample_peak`
   std::chrono::seconds peer_limit{600};  ///< time limit for one answer of a peer's process
 };
 

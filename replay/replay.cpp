@@ -161,6 +161,7 @@ class replay_run {
   status count_live(std::uint64_t bytes) {
     live_bytes_ += bytes;
     outcome_.peak_live_bytes = std::max(outcome_.peak_live_bytes, live_bytes_);
+    if (!plan_.sample_peak) return {};
     const std::uint64_t reserved = device_.used_bytes();
     if (reserved < peak_reserved_ || (reserved == peak_reserved_ && live_bytes_ <= live_at_peak_)) return {};
     peak_reserved_ = reserved;

@@ -32,6 +32,7 @@ struct replay_plan {
   std::size_t most_ops = SIZE_MAX;  ///< operations of the trace to replay; the rest is left out
   std::size_t trim_every = 0;       ///< trims idle segments after this many operations; 0: never
   std::function<void()> at_half{};  ///< called in the middle of the replay; may be empty
+  bool sample_peak = true;          ///< for `replay_outcome::at_peak`; takes longer than the operations
   memory_log* log = nullptr;        ///< receives every block of a checked replay; may be null
 };
 

@@ -16,6 +16,7 @@
 #include "patterns.hpp"
 #include "print_error.hpp"
 #include "progress.hpp"
+#include "refused.hpp"
 #include "text.hpp"
 #include "variation.hpp"
 #include "workload.hpp"
@@ -90,9 +91,16 @@ trace generate_pattern(std::uint64_t seed, std::uint64_t number, std::uint64_t o
   return made;
 }
 
+trace generate_refused(std::uint64_t seed, std::uint64_t number, std::uint64_t ops) {
+  random_numbers random{seed * 0x9e3779b97f4a7c15 + number};
+  trace made = draw_refused(ops, random);
+  made.name = numbered(made.name, number);
+  return made;
+}
+
 status generate(const generate_options& options) {
   const result<std::vector<trace>> recordings =
-      options.patterns ? std::vector<trace>{} : load_recordings(options.recordings);
+      options.patterns || options.refused ? std::vector<trace>{} : load_recordings(options.recordings);
   if (!recordings) return recordings.why();
   std::error_code why;
   std::filesystem::create_directories(options.folder, why);
@@ -100,8 +108,10 @@ status generate(const generate_options& options) {
     return {errc::bad_setting, fmt::format("{}: cannot be made: {}", printable(options.folder, 4096), why.message())};
   progress bar{options.count, options.quiet};
   return run_parallel(options.count, options.jobs, [&](std::size_t index) -> status {
-    const trace made = options.patterns ? generate_pattern(options.seed, index + 1, options.ops)
-                                        : generate_trace(options.seed, index + 1, options.ops, *recordings);
+    const std::uint64_t number = index + 1;
+    const trace made = options.refused    ? generate_refused(options.seed, number, options.ops)
+                       : options.patterns ? generate_pattern(options.seed, number, options.ops)
+                                          : generate_trace(options.seed, number, options.ops, *recordings);
     if (status written = write_trace(fmt::format("{}/{}{}", options.folder, made.name, options.ending), made);
         !written) {
       return written;
@@ -127,6 +137,9 @@ void add_generate_options(CLI::App& app, generate_options& options) {
       "--patterns", options.patterns,
       "programs whose sizes change: scratch blocks, large tensors among small ones, replaced layers, adapters, "
       "image sizes");
+  app.add_flag("--refused", options.refused,
+               "programs with many blocks on twelve streams, whose last request is refused: for gpumem why")
+      ->excludes("--patterns");
   app.add_option("--format", options.ending, "gmtrace or csv.gz")
       ->check(CLI::IsMember({"gmtrace", "csv.gz", ".gmtrace"}));
   app.add_option("-j,--jobs", options.jobs, "at once (as many as there are cores)")->check(CLI::Range(1U, 1024U));

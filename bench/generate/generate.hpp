@@ -23,6 +23,7 @@ struct generate_options {
   std::uint64_t ops = 4000;             ///< operations in each trace, approximately
   std::vector<std::string> recordings;  ///< files and folders; empty: the bundled traces
   bool patterns = false;                ///< the patterns of patterns.cpp instead of networks, recordings and serving
+  bool refused = false;                 ///< programs whose last request is refused (refused.cpp) instead of those
   std::string ending = ".gmtrace";      ///< or `.csv.gz`
   unsigned jobs = 1;
   bool quiet = false;
@@ -34,6 +35,9 @@ trace generate_trace(std::uint64_t seed, std::uint64_t number, std::uint64_t ops
 
 /// Generates trace `number` of the patterns, with its name.
 trace generate_pattern(std::uint64_t seed, std::uint64_t number, std::uint64_t ops);
+
+/// Generates trace `number` of the programs whose last request is refused, with its name.
+trace generate_refused(std::uint64_t seed, std::uint64_t number, std::uint64_t ops);
 
 /// Generates all traces, each written whole or not at all. Replaces existing files of the same names.
 status generate(const generate_options& options);

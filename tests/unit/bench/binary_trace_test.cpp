@@ -304,6 +304,18 @@ TEST(generate, draws_every_pattern_and_repeats_it_from_its_seed) {
   EXPECT_EQ(seen, (std::set<std::string>{"adapters", "images", "largesmall", "replaced", "scratch", "twoone"}));
 }
 
+TEST(generate, draws_programs_whose_last_request_is_refused) {
+  const trace once = generate_refused(7, 1, 2000);
+  expect_same(once, generate_refused(7, 1, 2000));
+  EXPECT_EQ(once.ops.size(), 2000U);
+  EXPECT_EQ(once.streams.size(), 12U);
+  EXPECT_EQ(once.slots, 800U);
+  ASSERT_EQ(once.refused.size(), 1U);
+  EXPECT_EQ(once.refused[0].before_op, once.ops.size());
+  EXPECT_GE(once.refused_within_bytes, once.peak_live_bytes);
+  EXPECT_EQ(once.refusing_policy, "growth");
+}
+
 TEST(generate, writes_traces_that_every_command_reads) {
   const test_folder folder;
   generate_options with;

@@ -122,6 +122,52 @@ TEST_F(Why, NamesNoSettingThatServesOnlyADeviceThatLagsBehind) {
   for (const json& each : all["served_by"]) EXPECT_TRUE(without_lag(each)) << each.dump();
 }
 
+// After the refused request, each step makes a scratch block of 600 MiB again and keeps a block of 20 MiB. growth
+// serves some of these steps if the segments of the first ones are left over.
+TEST_F(Why, TriesSettingsOnTheStepsThatWouldHaveFollowed) {
+  rows recorded;
+  int next = 1;
+  const auto take = [&](std::uint64_t mib_count) {
+    recorded.add("allocate", fmt::format("{:#x}", next), mib_count);
+    return next++;
+  };
+  const auto give = [&](int block, std::uint64_t mib_count) {
+    recorded.add("free", fmt::format("{:#x}", block), mib_count);
+  };
+  for (int step = 0; step < 3; ++step) {
+    give(take(600), 600);
+    take(20);
+  }
+  write("steps.csv", recorded.add("allocate failure", "growth@943718400", 600).text());
+  const json all = explained("steps.csv");
+  ASSERT_FALSE(all["served_by"].empty());
+  for (const json& each : all["served_by"]) {
+    EXPECT_EQ(each["next_refusal_after_ops"], nullptr) << each.dump();
+    // 60 MiB and the request leave 240 MiB; the steps go on until half of them are taken.
+    EXPECT_GE(each["peak_reserved_bytes"], (60 + 600 + 6 * 20) << 20) << each.dump();
+  }
+}
+
+// Two of three blocks stay, as in a program that forgets to free.
+TEST_F(Why, SaysThatAProgramGrowsForEverAndNamesNoSetting) {
+  rows recorded;
+  for (int i = 1; i <= 300; ++i) {
+    const std::string block = fmt::format("{:#x}", i);
+    recorded.add("allocate", block, 1 + i % 7);
+    if (i % 3 == 0) recorded.add("free", block, 1 + i % 7);
+  }
+  write("grown.csv", recorded.add("allocate failure", "growth@867172352", 20).text());
+  const json all = explained("grown.csv", 3);
+  EXPECT_EQ(all["grows_for_ever"], true);
+  EXPECT_TRUE(all["served_by"].empty());
+  const std::string sentence = "Live memory grew from the first operation to the last: the program keeps what it takes";
+  EXPECT_THAT(run("why '" + path("grown.csv") + "'").out, HasSubstr(sentence));
+  const outcome advised = run("advise '" + path("grown.csv") + "'");
+  EXPECT_EQ(advised.exit_status, 3);
+  EXPECT_THAT(advised.out, HasSubstr(sentence));
+  EXPECT_THAT(advised.out, ::testing::Not(HasSubstr("Set: ")));
+}
+
 TEST_F(Why, SaysHowMuchMoreIsNeededWhereNothingServes) {
   write("full.csv", rows{}.add("allocate", "0x1", 40).add("allocate failure", "growth@67108864", 30).text());
   const json all = explained("full.csv", 3);

@@ -1,0 +1,25 @@
+// The continuation of a recording that ends in a refused request.
+#pragma once
+
+#include <cstdint>
+
+#include "trace.hpp"
+
+namespace gpumem::cli {
+
+/// Requires a trace whose last operation is the refused request. Adds the operations that follow if the program goes on
+/// as before: the step since its last request of about this size, again and again. A step frees the oldest blocks of
+/// the sizes that it freed, and allocates the same sizes. Ends after 64 steps, or before live memory takes half of the
+/// part of `capacity_bytes` that the request leaves. Adds nothing if there is no such step.
+bench::trace with_next_steps(const bench::trace& asked, std::uint64_t capacity_bytes);
+
+/// True if live memory grew throughout the recording, and with the refused request, a small one, nearly fills
+/// `capacity_bytes`: a setting only delays the program's end. Requires a trace whose last operation is the request.
+bool grows_for_ever(const bench::trace& asked, std::uint64_t capacity_bytes);
+
+/// The sentence that says so.
+inline constexpr const char* grows_for_ever_text =
+    "Live memory grew from the first operation to the last: the program keeps what it takes, so a setting only delays "
+    "its end. Free what is no longer needed.";
+
+}  // namespace gpumem::cli
