@@ -17,6 +17,7 @@
 #include "device_figures.hpp"
 #include "fail.hpp"
 #include "gpumem/policy.hpp"
+#include "live_memory.hpp"
 #include "log.hpp"
 #include "measure.hpp"
 #include "next_steps.hpp"
@@ -178,35 +179,39 @@ std::string assignments(const candidate& chosen, const std::string& trace) {
   return text;
 }
 
-nlohmann::ordered_json row_of(const candidate& chosen, const bench::trace& recorded, std::size_t rank) {
+nlohmann::ordered_json row_of(const candidate& chosen, const bench::trace& recorded, std::size_t rank,
+                              std::uint64_t recorded_ops) {
   const bench::compare_figures& figures = chosen.figures;
   const bench::replay_outcome& outcome = figures.outcome;
-  return {{"rank", rank},
-          {"policy", chosen.name()},
-          {"fits", chosen.fits()},
-          {"peak_reserved_bytes", figures.peak_reserved_bytes},
-          {"utilization", figures.utilization()},
-          {"modelled_device_ms", static_cast<double>(figures.in_device_calls_ns.value_or(0)) / 1e6},
-          {"remapped_pages", figures.pages ? figures.pages->remapped : 0},
-          {"refused_in_recording", chosen.refused},
-          {"within_margin", chosen.too_close},
-          {"oom_without_lag", chosen.oom_without_lag},
-          {"served_ops", chosen.served_ops},
-          {"oom", outcome.oom},
-          {"oom_at_op", outcome.oom ? nlohmann::ordered_json(outcome.ops) : nullptr},
-          {"oom_cause", outcome.oom ? nlohmann::ordered_json(to_string(outcome.cause)) : nullptr},
-          {"own_plan", chosen.row.own_plan},
-          {"set", assignments(chosen, recorded.name)}};
+  const bool serves_recording = (outcome.oom || chosen.oom_without_lag) && chosen.served_ops >= recorded_ops;
+  return {
+      {"rank", rank},
+      {"policy", chosen.name()},
+      {"fits", chosen.fits()},
+      {"peak_reserved_bytes", figures.peak_reserved_bytes},
+      {"utilization", figures.utilization()},
+      {"modelled_device_ms", static_cast<double>(figures.in_device_calls_ns.value_or(0)) / 1e6},
+      {"remapped_pages", figures.pages ? figures.pages->remapped : 0},
+      {"refused_in_recording", chosen.refused},
+      {"within_margin", chosen.too_close},
+      {"oom_without_lag", chosen.oom_without_lag},
+      {"next_refusal_after_ops", serves_recording ? nlohmann::ordered_json(chosen.served_ops - recorded_ops) : nullptr},
+      {"oom", outcome.oom},
+      {"oom_at_op", outcome.oom ? nlohmann::ordered_json(outcome.ops) : nullptr},
+      {"oom_cause", outcome.oom ? nlohmann::ordered_json(to_string(outcome.cause)) : nullptr},
+      {"own_plan", chosen.row.own_plan},
+      {"set", assignments(chosen, recorded.name)}};
 }
 
-/// The trace of `with_refused` with a refusal at its end as the last operation, without the free. Empty if the
-/// recording does not end in a refusal.
-bench::trace ends_in_refusal(const bench::trace& asked, const bench::trace& recorded) {
-  const bool refused = !recorded.refused.empty() && recorded.refused.back().before_op == recorded.ops.size() &&
-                       asked.ops.size() > recorded.ops.size();
-  bench::trace ended = refused ? asked : bench::trace{};
-  if (refused) ended.ops.pop_back();
-  return ended;
+/// The recording up to its last refused request, if only frees follow, as in a program that the refusal ends. Empty
+/// otherwise.
+bench::trace ended_by_refusal(const bench::trace& recorded) {
+  if (recorded.refused.empty()) return {};
+  const bench::refused_request& last = recorded.refused.back();
+  const bool goes_on =
+      std::any_of(recorded.ops.begin() + static_cast<std::ptrdiff_t>(last.before_op), recorded.ops.end(),
+                  [](const bench::trace_op& op) { return op.kind == bench::op_kind::allocate; });
+  return goes_on ? bench::trace{} : until_refusal(recorded, last);
 }
 
 /// The proof that nothing can fit; null if there is none.
@@ -277,7 +282,7 @@ status advice_for(const bench::trace& recorded, std::uint64_t capacity, const be
                    [&](const candidate& lhs, const candidate& rhs) { return better(lhs, rhs, capacity != 0); });
   advice = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < rows->size(); ++i) {
-    nlohmann::ordered_json row = row_of((*rows)[i], recorded, i + 1);
+    nlohmann::ordered_json row = row_of((*rows)[i], recorded, i + 1, scope.recorded_ops);
     row["same_as"] = nullptr;
     for (std::size_t before = 0; before < i && row["same_as"].is_null(); ++before) {
       if (same_figures((*rows)[before], (*rows)[i])) row["same_as"] = (*rows)[before].name();
@@ -306,13 +311,13 @@ int advise(const advise_options& options) {
     return bench::own_plan::make(t, plan_time);
   }();
   if (!plan) return fail(1, plan.why().message());
-  const bench::trace asked = ends_in_refusal(t, *recorded);
-  const bool grows = capacity != 0 && !asked.ops.empty() && grows_for_ever(asked, capacity);
-  const bool goes_on = capacity != 0 && !asked.ops.empty() && !grows;
+  const bench::trace asked = capacity != 0 ? ended_by_refusal(*recorded) : bench::trace{};
+  const bool grows = !asked.ops.empty() && grows_for_ever(asked, capacity);
+  const bool goes_on = !asked.ops.empty() && !grows;
   nlohmann::ordered_json rows;
-  if (status done = advice_for(goes_on ? with_next_steps(asked, capacity) : t, capacity, &*plan, rows,
-                               {.recorded_ops = t.ops.size()});
-      !done) {
+  const bench::trace replayed = goes_on ? with_next_steps(asked, capacity) : t;
+  const std::uint64_t recorded_ops = goes_on ? asked.ops.size() : UINT64_MAX;
+  if (status done = advice_for(replayed, capacity, &*plan, rows, {.recorded_ops = recorded_ops}); !done) {
     return fail(1, done.message());
   }
   // The replay limits the pool alone. A limit on the whole process would leave the pool less memory.

@@ -44,7 +44,6 @@ std::string advice_text(const nlohmann::ordered_json& all, const std::string& pa
   }
   std::vector<std::vector<std::string>> lines{
       {"<policy", "<fits", "peak reserved", "utilization", "modelled ms", "pages moved", "<set"}};
-  const auto ops = all["ops"].get<std::uint64_t>();
   bool some = false;
   bool plan = false;
   for (const auto& row : rows) {
@@ -60,12 +59,13 @@ std::string advice_text(const nlohmann::ordered_json& all, const std::string& pa
          fits ? row["set"].get<std::string>()
          : row["within_margin"].get<bool>()
              ? fmt::format("too close: runs differ by up to {} %; name a slack", margin_percent)
+         : !row["next_refusal_after_ops"].is_null() && !row["refused_in_recording"].get<bool>()
+             ? fmt::format("serves the recording, but not {} operations later if the program goes on as before",
+                           row["next_refusal_after_ops"].get<std::uint64_t>())
          : row["oom_at_op"].is_null() && row["oom_without_lag"].get<bool>() && !row["refused_in_recording"].get<bool>()
              ? "out of memory where the device does not lag behind"
-         : row["oom_at_op"].is_null() ? "ran out of memory in the recording"
-         : row["served_ops"].get<std::uint64_t>() >= ops
-             ? fmt::format("serves the recording, but not {} operations later if the program goes on as before",
-                           row["served_ops"].get<std::uint64_t>() - ops)
+         : row["oom_at_op"].is_null()
+             ? "ran out of memory in the recording"
              : fmt::format("out of memory at operation {} ({})", row["oom_at_op"].get<std::uint64_t>(),
                            row["oom_cause"].get<std::string>())});
   }

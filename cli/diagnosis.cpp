@@ -23,14 +23,10 @@ constexpr std::chrono::milliseconds plan_time{1000};
 constexpr std::uint64_t most_placement_work = 20'000'000;
 constexpr std::size_t shown_settings = 3;
 
-bool serves_request(const json& row, const diagnosis& diagnosed) {
-  return row["served_ops"].get<std::uint64_t>() >= diagnosed.asked.ops.size();
-}
-
 /// Whether the row serves the request, but not the next steps.
-bool only_serves_request(const json& row, const diagnosis& diagnosed) {
-  return !row["fits"].get<bool>() && !row["refused_in_recording"].get<bool>() && !row["within_margin"].get<bool>() &&
-         serves_request(row, diagnosed);
+bool only_serves_request(const json& row) {
+  return !row["next_refusal_after_ops"].is_null() && !row["refused_in_recording"].get<bool>() &&
+         !row["within_margin"].get<bool>();
 }
 
 std::string cause_of(const diagnosis& diagnosed) {
@@ -39,7 +35,8 @@ std::string cause_of(const diagnosis& diagnosed) {
   for (const json& row : diagnosed.within) {
     if (row["policy"] != diagnosed.asked.refusing_policy) continue;
     // Replays have no pending work. If the same policy serves the request in both, pending work held back the memory.
-    return serves_request(row, diagnosed) ? "pending_work" : "fragmentation";
+    const bool serves = !row["oom"].get<bool>() && !row["oom_without_lag"].get<bool>();
+    return serves || !row["next_refusal_after_ops"].is_null() ? "pending_work" : "fragmentation";
   }
   return "fragmentation";
 }
@@ -117,9 +114,8 @@ status diagnose(const bench::trace& recorded, const bench::refused_request& requ
       return done;
   }
   diagnosed.cause = cause_of(diagnosed);
-  const bool served = std::any_of(diagnosed.within.begin(), diagnosed.within.end(), [&](const json& row) {
-    return row["fits"].get<bool>() || only_serves_request(row, diagnosed);
-  });
+  const bool served = std::any_of(diagnosed.within.begin(), diagnosed.within.end(),
+                                  [](const json& row) { return row["fits"].get<bool>() || only_serves_request(row); });
   return served ? status{} : advice_for(diagnosed.asked, 0, followed, diagnosed.beyond, {.alike = false});
 }
 
@@ -131,10 +127,9 @@ json settings_that_serve(const diagnosis& diagnosed) {
                                                [](const json& row) { return row["fits"].get<bool>(); });
   for (const json& row : capped ? diagnosed.within : diagnosed.beyond) {
     if (rows.size() == shown_settings) break;
-    const bool named = any_fits ? row["fits"].get<bool>() : only_serves_request(row, diagnosed);
+    const bool named = any_fits ? row["fits"].get<bool>() : only_serves_request(row);
     if (!named || !row["same_as"].is_null()) continue;
     const auto reserved = row["peak_reserved_bytes"].get<std::uint64_t>();
-    const std::uint64_t more_ops = row["served_ops"].get<std::uint64_t>() - diagnosed.asked.ops.size();
     std::string set = row["set"];
     if (const std::size_t limit = set.find(" GPUMEM_LIMIT="); !capped) {
       // Adds a tenth, because other runs order their requests differently.
@@ -147,7 +142,7 @@ json settings_that_serve(const diagnosis& diagnosed) {
                     {"peak_reserved_bytes", reserved},
                     {"more_memory", !capped},
                     {"own_plan", row["own_plan"]},
-                    {"next_refusal_after_ops", any_fits ? json(nullptr) : json(more_ops)}});
+                    {"next_refusal_after_ops", row["next_refusal_after_ops"]}});
   }
   // A plan holds for one recording; a setting alone is easier to try.
   std::stable_sort(rows.begin(), rows.end(), [](const json& lhs, const json& rhs) {

@@ -16,6 +16,7 @@ inline bool take_from_program(const pointer_map::lookup& seen, owner_word word, 
   return false;
 }
 
+// Counts a block that the cache has taken in. `requested_bytes` may wrap; sums over all caches are exact modulo 2^64.
 inline void note_free(cache_figures& figures, owner_word word) noexcept {
   ++figures.frees;
   figures.requested_bytes -= word.requested_bytes();
@@ -24,8 +25,10 @@ inline void note_free(cache_figures& figures, owner_word word) noexcept {
 
 }  // namespace
 
-// Requires that the thread is inside its cache. `only`: the cache of the stream that the caller named; null if none was
-// named. `by_handle`: refuses unless `stated` has the handle of the block's own stream.
+// Puts the block into the bin of its size in the cache of its own stream. Returns false and changes nothing if the
+// caller must take the lock: an unknown or shared block, a stated size or stream that differs, no bin or a full one, or
+// the limit on kept bytes. Requires that the thread is inside its cache. `only`: the cache of the stream that the
+// caller named; null if none was named. `by_handle`: refuses unless `stated` has the handle of the block's own stream.
 inline bool fast_path::free_to_stream(thread_cache& mine, address pointer, const free_args* stated,
                                       const stream_cache* only, bool by_handle) noexcept {
   const pointer_map::lookup seen = pointers_.find(pointer);

@@ -132,7 +132,8 @@ struct pool_history {
   std::uint64_t noted = 0;  ///< number of events since the pool was created
 };
 
-/// Undoes the events, from the last to the first, on the blocks that are live after them.
+/// Returns the blocks that were live before the first event, by address. `live_now`: the blocks that are live after the
+/// last event. Undoes the events from the last to the first.
 [[nodiscard]] std::vector<history_block> live_before(const std::vector<history_event>& events,
                                                      std::vector<history_block> live_now);
 

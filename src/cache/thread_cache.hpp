@@ -161,6 +161,7 @@ class alignas(64) thread_cache {
       streams_[k]->for_each_in_use([&](stream_cache::bin& bin) { each(*streams_[k], bin); });
     }
   }
+  /// The number of blocks in all bins and in the deferred frees.
   [[nodiscard]] std::uint64_t blocks() const noexcept {
     std::uint64_t sum = 0;
     for_each_bin([&sum](const stream_cache&, const stream_cache::bin& bin) { sum += bin.count; });

@@ -46,7 +46,7 @@ segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsign
   if (!backed) {
     pieces_.expect_unbacked();
     b.state = block_state::unbacked;
-    enter(i, no_block);
+    add_to_free_lists(i, no_block);
     return s;
   }
   counters_.add_memory(segment_class, bytes);
@@ -66,7 +66,7 @@ void heap::remove_segment(segment_index segment) noexcept {
   const block_index i = segments_[segment].first;
   {
     const piece_counter::recount counted{pieces_, i, false};
-    leave(i);
+    remove_from_free_lists(i);
     blocks_[i].state = block_state::unused;
   }
   blocks_.give(i);
@@ -100,7 +100,7 @@ void heap::make_leaked(block_index index) noexcept {
 void heap::make_idle(owner_id owner, std::uint64_t done, bool lost) noexcept {
   for (block_index i = free_.oldest(owner); i != no_block; i = free_.oldest(owner)) {
     if (blocks_[i].in_index.epoch > done) return;
-    leave(i);
+    remove_from_free_lists(i);
     if (lost) {
       make_leaked(i);
     } else {
@@ -113,7 +113,7 @@ bool heap::hand_over(owner_id source, std::uint64_t upto, owner_id heir, std::ui
   bool any = false;
   for (block_index i = free_.oldest(source); i != no_block && blocks_[i].in_index.epoch <= upto;
        i = free_.oldest(source)) {
-    leave(i);
+    remove_from_free_lists(i);
     make_free(i, heir, epoch, idle_too);
     any = true;
   }
@@ -153,7 +153,7 @@ block_index heap::merge_with_idle(block_index index) noexcept {
   do {
     next = blocks_[next].in_index.newer;
   } while (next != no_block && blocks_[next].begin >= begin && blocks_[next].begin < end);
-  leave(first);
+  remove_from_free_lists(first);
   make_free(first, owner, epoch, true);
   return next;
 }
@@ -208,7 +208,7 @@ block_index heap::unite(block_index first, std::uint64_t end, owner_id owner, st
   while (free_.holds(blocks_[lowest].prev, owner, true)) lowest = blocks_[lowest].prev;
   for (block_index next = first;; next = blocks_[lowest].next) {
     assert(blocks_[next].state == block_state::free);
-    leave(next);
+    remove_from_free_lists(next);
     make_free(next, owner, epoch, true);
     if (blocks_[lowest].begin + blocks_[lowest].bytes >= end) return lowest;
   }
@@ -232,12 +232,12 @@ piece_counter::recount heap::recount_of_merge(block_index index, owner_id owner,
 void heap::make_free(block_index index, owner_id owner, std::uint64_t epoch, bool idle_too) noexcept {
   const auto counted = recount_of_merge(index, owner, idle_too);
   while (free_.holds(blocks_[index].next, owner, idle_too)) {
-    leave(blocks_[index].next);
+    remove_from_free_lists(blocks_[index].next);
     blocks_.merge_next(index);
   }
   while (free_.holds(blocks_[index].prev, owner, idle_too)) {
     index = blocks_[index].prev;
-    leave(index);
+    remove_from_free_lists(index);
     blocks_.merge_next(index);
   }
   block& b = blocks_[index];
@@ -245,12 +245,12 @@ void heap::make_free(block_index index, owner_id owner, std::uint64_t epoch, boo
   b.owner = owner;
   b.in_region = pieces_.is_region(owner);
   b.in_index.epoch = epoch;
-  enter(index, free_.newest(owner));
+  add_to_free_lists(index, free_.newest(owner));
 }
 
 // Inserts a free or unbacked block into its list and index, and adds it to the sums; `after` as for
 // `free_lists::insert`.
-void heap::enter(block_index index, block_index after) noexcept {
+void heap::add_to_free_lists(block_index index, block_index after) noexcept {
   const block& b = blocks_[index];
   if (b.state == block_state::unbacked) {
     unbacked_.insert(index);
@@ -260,7 +260,7 @@ void heap::enter(block_index index, block_index after) noexcept {
   counters_.add(b);
 }
 
-void heap::leave(block_index index) noexcept {
+void heap::remove_from_free_lists(block_index index) noexcept {
   const block& b = blocks_[index];
   if (b.state == block_state::unbacked) {
     unbacked_.erase(index);

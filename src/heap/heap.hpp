@@ -87,7 +87,8 @@ class heap {
   void fence(block_index index) noexcept;
   /// Makes a live or fenced block leaked.
   void leak(block_index index) noexcept;
-  /// Makes every free block of `owner` with an epoch of at most `done` idle, or leaked if `lost`.
+  /// Makes every free block of `owner` with an epoch of at most `done` idle. If `lost`, makes these blocks leaked,
+  /// because the driver failed on the fence that covers them.
   void make_idle(owner_id owner, std::uint64_t done, bool lost = false) noexcept;
   /// Makes every free block of `source` with an epoch of at most `upto` free for `heir`; true if there was one.
   bool hand_over(owner_id source, std::uint64_t upto, owner_id heir, std::uint64_t epoch, bool idle_too) noexcept;
@@ -112,11 +113,15 @@ class heap {
 
  private:
   [[nodiscard]] piece_counter::recount recount_of_merge(block_index index, owner_id owner, bool idle_too) noexcept;
+  /// Makes a live or fenced block free for `owner`: merges it with free neighbours of that owner (and with idle ones if
+  /// `idle_too`), and adds it to the owner's free list as the newest of its epoch.
   void make_free(block_index index, owner_id owner, std::uint64_t epoch, bool idle_too) noexcept;
   void make_leaked(block_index index) noexcept;
   [[nodiscard]] block_index cut_from_free(block_index index, std::uint64_t begin, std::uint64_t bytes);
-  void enter(block_index index, block_index after) noexcept;
-  void leave(block_index index) noexcept;
+  /// Adds a free block to its owner's free list and, behind `after`, to the owner's list by epoch.
+  void add_to_free_lists(block_index index, block_index after) noexcept;
+  /// Removes a free block from both.
+  void remove_from_free_lists(block_index index) noexcept;
   block_index merge_with_idle(block_index index) noexcept;
 
   block_table blocks_;

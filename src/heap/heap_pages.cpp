@@ -15,10 +15,10 @@ block_index heap::cut_from_free(block_index index, std::uint64_t begin, std::uin
   const std::uint64_t low = blocks_[index].begin;
   const std::uint64_t high = low + blocks_[index].bytes;
   const block_index order_before = blocks_[index].in_index.older;
-  leave(index);
+  remove_from_free_lists(index);
   const block_index cut = blocks_.cut(index, begin, bytes);
-  if (high != begin + bytes) enter(blocks_[cut].next, order_before);
-  if (low != begin) enter(blocks_[cut].prev, order_before);
+  if (high != begin + bytes) add_to_free_lists(blocks_[cut].next, order_before);
+  if (low != begin) add_to_free_lists(blocks_[cut].prev, order_before);
   return cut;
 }
 
@@ -27,10 +27,10 @@ block_index heap::commit(block_index index, std::uint64_t begin, std::uint64_t b
   blocks_.make_room(2);
   const std::uint64_t low = blocks_[index].begin;
   const std::uint64_t high = low + blocks_[index].bytes;
-  leave(index);
+  remove_from_free_lists(index);
   const block_index cut = blocks_.cut(index, begin, bytes);
-  if (low != begin) enter(blocks_[cut].prev, no_block);
-  if (high != begin + bytes) enter(blocks_[cut].next, no_block);
+  if (low != begin) add_to_free_lists(blocks_[cut].prev, no_block);
+  if (high != begin + bytes) add_to_free_lists(blocks_[cut].next, no_block);
   counters_.add_memory(blocks_[cut].segment_class, bytes);
   const block_index prev = blocks_[cut].prev;
   make_free(cut, idle_owner, 0, false);
@@ -49,16 +49,16 @@ block_index heap::decommit(block_index index, std::uint64_t begin, std::uint64_t
     return neighbour != no_block && blocks_[neighbour].state == block_state::unbacked;
   };
   if (unbacked(blocks_[cut].next)) {
-    leave(blocks_[cut].next);
+    remove_from_free_lists(blocks_[cut].next);
     blocks_.merge_next(cut);
   }
   if (unbacked(blocks_[cut].prev)) {
     cut = blocks_[cut].prev;
-    leave(cut);
+    remove_from_free_lists(cut);
     blocks_.merge_next(cut);
   }
   blocks_[cut].state = block_state::unbacked;
-  enter(cut, no_block);
+  add_to_free_lists(cut, no_block);
   return cut;
 }
 

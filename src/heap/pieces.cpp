@@ -70,7 +70,8 @@ void piece_counter::add(block_index index, std::uint64_t sign, piece_totals* tot
   if (b.state == block_state::live) region->live_bytes += sign * b.bytes;
 }
 
-// Moves the range's ends to those of its blocks, or of their neighbours.
+// Widens the range from block `*first` to address `*end` to whole blocks: `*end` becomes the end of the last block in
+// it. With `neighbours`, the range also takes in the block before `*first` and the block after the last one.
 void piece_counter::widen(block_index* first, std::uint64_t* end, bool neighbours) const noexcept {
   const block* last = &blocks_[*first];
   while (last->begin + last->bytes < *end) last = &blocks_[last->next];

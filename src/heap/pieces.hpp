@@ -1,4 +1,4 @@
-// Figures of how segments are divided, kept at each change of a block, so that a look at them walks no blocks.
+// Counts how segments are divided into pieces. Each change of a block updates the counts, so reading them costs O(1).
 //
 // A piece is a run of adjacent blocks with memory that belong to one region, or to none. An owner may be a region: its
 // blocks, live or free, are the region's until it ends. A live block leaves an ended region only when it is freed. The

@@ -19,7 +19,8 @@ struct pending_run {
   std::uint64_t largest = 0;
 };
 
-/// Whether the request may use the owner's free memory only after work, or a graph, ends.
+/// Whether the request must wait for the owner's work, or for the end of the owner's graph, before it may use the
+/// owner's free memory.
 bool waits(const pending_request& request, owner_id owner) { return owner != idle_owner && owner != request.owner; }
 
 /// Whether a block can be part of a run for the request.
@@ -33,8 +34,9 @@ bool is_pending(const pending_request& request, const block& member) {
   return member.state == block_state::fenced || waits(request, member.owner);
 }
 
-/// Returns the run around a pending block, up to `need` bytes. The run has no bytes if it is shorter, or if a lower
-/// block of the run is pending, because the search from that block finds the same run.
+/// Returns the run of joinable blocks around the pending block `index`, cut after `need` bytes. Returns an empty run if
+/// it is shorter than `need`, or if a lower block of it is pending too: the call for that lower block returns the same
+/// run.
 pending_run run_around(const arena_state& state, const pending_request& request, block_index index,
                        std::uint64_t need) GPUMEM_UNDER_LOCK {
   block_index first = index;

@@ -200,8 +200,8 @@ step_result oom_ladder::reuse_what_is_done(arena_lock& lock, pending_request& re
   return step_result::of_search(state_.search(request));
 }
 
-// Waits on the host for the owner whose block fits best, else for all fences. Only GPUMEM_STREAM_REUSE=host does this
-// before the pool grows.
+// Waits on the host until the owner of the best fitting free block has finished its work. Without such a block, waits
+// for all fences if a fenced block is large enough. Only GPUMEM_STREAM_REUSE=host does this before the pool grows.
 step_result oom_ladder::reuse_after_wait(arena_lock& lock, pending_request& request) {
   const wait_deadline& deadline = state_.deadline_of(request);
   if (deadline.left_ns() == 0) return step_result::outcome::nothing;
@@ -210,11 +210,11 @@ step_result oom_ladder::reuse_after_wait(arena_lock& lock, pending_request& requ
     fences_.wait_for_owner(lock, owner, deadline);
     return step_result::of_search(state_.search(request));
   }
-  const bool waits = std::ranges::any_of(state_.uses.waiting(), [&](block_index index) GPUMEM_UNDER_LOCK {
+  const bool any_fenced_fits = std::ranges::any_of(state_.uses.waiting(), [&](block_index index) GPUMEM_UNDER_LOCK {
     return state_.blocks.at(index).segment_class == request.segment_class &&
            state_.blocks.at(index).bytes >= request.bytes;
   });
-  if (!waits || !fences_.wait_for_all(lock, deadline)) return step_result::outcome::nothing;
+  if (!any_fenced_fits || !fences_.wait_for_all(lock, deadline)) return step_result::outcome::nothing;
   return step_result::of_search(state_.search(request));
 }
 
@@ -234,10 +234,11 @@ step_result oom_ladder::join_all(arena_lock& lock, pending_request& request) {
   return step_result::of_search(state_.search(request));
 }
 
-// Takes over the memory of every owner that the request's stream is ordered behind.
+// Takes over every free block of other owners up to the epoch that the request's stream is ordered behind, and merges
+// it with idle neighbours. Notes the missing waits in `waits`; `take_ordered` makes them and calls again.
 void oom_ladder::take_over_from_others(const pending_request& request, device_waits& waits) {
   stream_order& streams = state_.streams;
-  // Backwards: when an owner has nothing left, the last entry of the list takes its place.
+  // From the end: an owner without free blocks is removed by moving the list's last entry into its place.
   const std::vector<owner_id>& owners = state_.blocks.free_blocks().owners();
   for (std::size_t k = owners.size(); k-- != 0;) {
     const owner_id owner = owners[k];

@@ -52,7 +52,9 @@ class pool_streams {
 
   /// The stream's key; under `query` this asks the device. Needs no lock.
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref stream) const;
-  /// The stream with that key is about to be destroyed (`allocator::stream_release`).
+  /// Call before the stream with that key is destroyed: returns its cached blocks to the heap, records a fence behind
+  /// its frees, and waits until no thread uses its handle. Does nothing for an unknown key; refuses a stream that
+  /// captures.
   status stream_release(std::uint64_t key);
   /// Updates fences that are done. Called before an announced capture, during which no fence is queried.
   void poll();
@@ -73,6 +75,7 @@ class pool_streams {
 
  private:
   friend class pool_capture;
+  /// Waits until no thread records a fence on the handle of the stream with that key.
   void wait_for_handle_calls(arena_lock& lock, owner_id stream, std::uint64_t key) GPUMEM_UNDER_LOCK;
   void begin_effect(capture_effect effect) noexcept GPUMEM_UNDER_LOCK;
   std::uint64_t capture_end(owner_id stream, capture_effect effect) noexcept;

@@ -10,14 +10,14 @@
 namespace gpumem {
 
 // Whether a fence may name the slot's stream at any time.
-bool stream_order::record_on_stream(const stream_slot& slot) const noexcept {
+bool stream_order::can_record_on_handle(const stream_slot& slot) const noexcept {
   return !slot.ended && slot.represents == stream_slot::kind::stream && keys_.stays_valid(slot.stream);
 }
 
 result<fence_index> stream_order::record(owner_id owner, bool lives) noexcept try {
   stream_slot& slot = slots_[owner];
   const bool known_to_live = owner == named_ || (lives && !slot.ended && !is_per_thread(slot.stream));
-  const bool on_stream = (known_to_live && slot.represents == stream_slot::kind::stream) || record_on_stream(slot);
+  const bool on_stream = (known_to_live && slot.represents == stream_slot::kind::stream) || can_record_on_handle(slot);
   // The default stream waits for all others, so a record on it invalidates captures, too. A created stream may be part
   // of a capture that began elsewhere, and the fence would become part of that capture.
   const bool apart = slot.foreign == 0 && on_stream && !never_ends(slot.stream) && !slot.capturing();
@@ -158,14 +158,14 @@ tracked_fence::state stream_order::ask(fence_index fence) noexcept {
 void stream_order::poll() noexcept {
   begin_round();
   slots_.visit_watched([this](owner_id owner) {
-    settle(owner);
-    retire(owner);
+    collect_done_fences(owner);
+    release_if_ended(owner);
   });
 }
 
-// Updates the slot with its fences that are done. A later fence covers an earlier one, which another thread may still
-// be recording.
-void stream_order::settle(owner_id owner) noexcept {
+// Asks the slot's fences in order and makes the blocks of each finished fence idle. A finished fence also covers the
+// fences before it, even one that another thread is still recording.
+void stream_order::collect_done_fences(owner_id owner) noexcept {
   stream_slot& slot = slots_[owner];
   using state = tracked_fence::state;
   std::size_t ended = 0;
@@ -197,7 +197,7 @@ void stream_order::fence_named(owner_id owner, bool was_asked, std::uint64_t bat
   if ((single() && batch_bytes == bytes_a_batch) || !slot.dirty || slot.capturing() || slot.ended ||
       slot.represents != stream_slot::kind::stream)
     return;
-  if (never_ends(slot.stream) || slot.foreign != 0 || record_on_stream(slot)) return;
+  if (never_ends(slot.stream) || slot.foreign != 0 || can_record_on_handle(slot)) return;
   if (slot.unfenced.frees < frees_a_batch && slot.unfenced.bytes < batch_bytes) return;
   if (!was_asked) {
     const result<std::uint64_t> id = device_.stream_id(slot.stream);
@@ -206,7 +206,7 @@ void stream_order::fence_named(owner_id owner, bool was_asked, std::uint64_t bat
   constexpr std::size_t most_pending = 16;
   if (!slot.fences.empty()) {  // drop the fences that are done, so that a stream keeps few
     begin_round();
-    settle(owner);
+    collect_done_fences(owner);
   }
   named_ = owner;
   const bool taken = fence_behind(owner);

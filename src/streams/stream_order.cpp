@@ -33,7 +33,9 @@ owner_id stream_order::owner_of_free(owner_id owner, stream_ref stream, std::uin
   return slot_of(stream, key);
 }
 
-// An event on this context covers no work of another context, so a foreign stream keeps its free blocks.
+// True if the slot can be forgotten: no request named it lately, and no block, cache or call refers to it. A stream of
+// another context also must own no free blocks, because the fences for blocks of forgotten streams are events on this
+// context and do not cover its work.
 bool stream_order::is_unused(owner_id owner) const noexcept {
   const stream_slot& slot = slots_[owner];
   const bool is_referred_to = slot.references != 0 || slot.handle_calls != 0 || slot.capturing();
@@ -69,14 +71,15 @@ void stream_order::end_stream(owner_id owner) noexcept {
   slots_.watch(owner);
   slots_.forget_key(slot.key);
   if (last_slot_ == owner) last_slot_ = idle_owner;
-  // The program tells while the handle is valid. A fence on the stream itself invalidates no other stream's capture.
+  // The program reports the end while the handle is still valid, so the fence is recorded on the stream itself, which
+  // invalidates no other stream's capture. An event on the context could, so it is left out in that case.
   const bool may_hide = keys_.captures_may_hide();
   if (may_hide && slot.dirty && slot.foreign == 0 && !slot.capturing() && keys_.has_lasting_handle(slot.stream)) {
     named_ = owner;
   }
   if (!may_hide || named_ == owner) fence_behind(owner);
   named_ = idle_owner;
-  retire(owner);
+  release_if_ended(owner);
 }
 
 void stream_order::end_graph(owner_id graph) noexcept {
@@ -85,10 +88,10 @@ void stream_order::end_graph(owner_id graph) noexcept {
   slots_.watch(graph);
   slots_[graph].dirty = true;
   if (!keys_.captures_may_hide()) fence_behind(graph);
-  retire(graph);
+  release_if_ended(graph);
 }
 
-void stream_order::retire(owner_id owner) noexcept {
+void stream_order::release_if_ended(owner_id owner) noexcept {
   const stream_slot& slot = slots_[owner];
   if (!slot.ended || slot.references != 0 || slot.handle_calls != 0 || !heap_.free_blocks().empty(owner)) return;
   remove(owner);

@@ -117,9 +117,12 @@ class stream_order {
  private:
   static constexpr std::size_t least_forgotten = 64;
 
-  [[nodiscard]] bool record_on_stream(const stream_slot& slot) const noexcept;
-  void settle(owner_id owner) noexcept;
-  void retire(owner_id owner) noexcept;
+  /// Whether a fence can be recorded on the handle of the slot's stream; otherwise it must be an event on the context.
+  [[nodiscard]] bool can_record_on_handle(const stream_slot& slot) const noexcept;
+  /// Asks the slot's pending fences and makes idle all blocks that finished fences cover.
+  void collect_done_fences(owner_id owner) noexcept;
+  /// Releases the slot of an ended stream or graph once no block, reference or call needs it.
+  void release_if_ended(owner_id owner) noexcept;
   void remove(owner_id owner) noexcept;
   [[nodiscard]] bool is_unused(owner_id owner) const noexcept;
   void forget_unused();

@@ -103,6 +103,7 @@ class stream_slots {
   }
 
   /// Adds the slot to those that `visit_watched` visits.
+  /// Lets `stream_order::poll` visit the slot.
   void watch(owner_id owner) noexcept {
     if (!std::exchange(slots_[owner].is_watched, true)) watched_.push_back(owner);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "program.hpp"
 
@@ -148,13 +149,40 @@ TEST_F(Why, TriesSettingsOnTheStepsThatWouldHaveFollowed) {
   }
 }
 
+// As a program of PyTorch, which frees its tensors after the refusal has ended it.
+TEST_F(Why, AdvisesForTheStepsAlsoWhereFreesFollowTheRefusal) {
+  rows recorded;
+  int next = 1;
+  const auto take = [&](std::uint64_t mib_count) {
+    recorded.add("allocate", fmt::format("{:#x}", next), mib_count);
+    return next++;
+  };
+  std::vector<int> kept;
+  for (int step = 0; step < 3; ++step) {
+    recorded.add("free", fmt::format("{:#x}", take(600)), 600);
+    kept.push_back(take(20));
+  }
+  recorded.add("allocate failure", "growth@943718400", 600);
+  for (const int block : kept) recorded.add("free", fmt::format("{:#x}", block), 20);
+  write("unwound.csv", recorded.text());
+  const json advised = json::parse(run("advise '" + path("unwound.csv") + "' --json").out);
+  ASSERT_EQ(advised["results"][0]["fits"], true);
+  for (const json& each : advised["results"]) {
+    if (!each["fits"].get<bool>()) continue;
+    EXPECT_GE(each["peak_reserved_bytes"], (60 + 600 + 6 * 20) << 20) << "the steps were replayed: " << each.dump();
+  }
+  const json steps = explained("unwound.csv");
+  for (const json& each : steps["served_by"]) EXPECT_EQ(each["next_refusal_after_ops"], nullptr) << each.dump();
+}
+
 // Two of three blocks stay, as in a program that forgets to free.
 TEST_F(Why, SaysThatAProgramGrowsForEverAndNamesNoSetting) {
   rows recorded;
   for (int i = 1; i <= 300; ++i) {
     const std::string block = fmt::format("{:#x}", i);
-    recorded.add("allocate", block, 1 + i % 7);
-    if (i % 3 == 0) recorded.add("free", block, 1 + i % 7);
+    const auto size = static_cast<std::uint64_t>(1 + i % 7);
+    recorded.add("allocate", block, size);
+    if (i % 3 == 0) recorded.add("free", block, size);
   }
   write("grown.csv", recorded.add("allocate failure", "growth@867172352", 20).text());
   const json all = explained("grown.csv", 3);
