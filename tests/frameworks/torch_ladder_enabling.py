@@ -246,9 +246,9 @@ def refusals(folder):
                                                  ["Unrecognized key 'no_such'"], None),
         "the same, with GPUMEM_TORCH=1": (REFUSED_BY_TORCH, {"PYTORCH_CUDA_ALLOC_CONF": "no_such:1", "GPUMEM_TORCH": "1"},
                                           ["gpumem.torch: not enabled"] + 2 * ["Unrecognized key 'no_such'"], None),
-        "a value that PyTorch does not have": (REFUSED_BY_TORCH, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:none",
-                                                                  "GPUMEM_TORCH": "1"},
-                                               ["gpumem.torch: not enabled"], None),
+        "a value that PyTorch does not have": (
+            REFUSED_BY_TORCH, {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:7", "GPUMEM_TORCH": "1"},
+            ["gpumem.torch: not enabled"] + 2 * ["garbage_collect_threshold is invalid"], None),
         "expandable segments": (EXPANDABLE_SEGMENTS, {"PYTORCH_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:64",
                                                       "GPUMEM_TORCH": "1"},
                                 ["PYTORCH_ALLOC_CONF: expandable_segments:True selects the policy expandable",

@@ -54,8 +54,12 @@ EXPORTED bool gpumem_torch_memory_info(int device, std::size_t* free, std::size_
 }
 
 /// Returns null, or why PyTorch rejects its own settings. While its own allocator is current, all of them are valid.
+/// Those that all accelerators have are parsed apart from CUDA's own.
 EXPORTED const char* gpumem_torch_read_settings() {
-  return what_fails([] { static_cast<void>(native::CUDAAllocatorConfig::release_lock_on_cudamalloc()); });
+  return what_fails([] {
+    static_cast<void>(native::CUDAAllocatorConfig::release_lock_on_cudamalloc());
+    static_cast<void>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
+  });
 }
 
 /// Makes gpumem PyTorch's allocator, once PyTorch has read its settings. Returns null, or the error; then nothing has
