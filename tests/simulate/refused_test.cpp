@@ -101,21 +101,17 @@ TEST_F(Refused, ProgramThatGrowsForEverIsNamedAsSuch) {
 
 TEST_F(Refused, RecordingOfAKilledProgramIsReadAndAdvised) {
   for (const std::string file : {"run.csv", "run.csv.gz"}) {
-    EXPECT_EQ(
-        shell("timeout -s KILL 2 env GPUMEM_TRACE=" + file +
-              " " GPUMEM_PROGRAM " simulate --quiet --context 0 --card 1GiB --policy growth -- " GPUMEM_TEST_REFUSED
-              " coming_and_going 0"),
-        137);
+    EXPECT_EQ(simulate("1GiB", "killed", "GPUMEM_TRACE=" + file, "--policy growth"), 137);
     const json found = said("why " + file + " --json -", 0);
-    EXPECT_GT(found["ops"], 1000) << file;
+    EXPECT_GT(found["ops"], 9900) << file << ": all but the last rows of 10000";
     EXPECT_EQ(found["cause"], nullptr);
     const json advised = said("advise " + file + " --json", 0);
     EXPECT_EQ(advised["grows_for_ever"], false);
-    std::string set = advised["results"][0]["set"];
-    if (advised["results"][0]["own_plan"].get<bool>()) {
-      ASSERT_EQ(shell(GPUMEM_PROGRAM " plan " + file + " -o run.plan"), 0) << content("err");
+    for (const json& each : advised["results"]) {
+      if (!each["fits"].get<bool>() || each["own_plan"].get<bool>()) continue;
+      expect_served("1GiB", "coming_and_going", each["set"]);
+      break;
     }
-    expect_served("1GiB", "coming_and_going 20000", set);
   }
 }
 
