@@ -101,7 +101,9 @@ TEST_F(Refused, ProgramThatGrowsForEverIsNamedAsSuch) {
 
 TEST_F(Refused, RecordingOfAKilledProgramIsReadAndAdvised) {
   for (const std::string file : {"run.csv", "run.csv.gz"}) {
-    EXPECT_EQ(simulate("1GiB", "killed", "GPUMEM_TRACE=" + file, "--policy growth"), 137);
+    EXPECT_EQ(shell(GPUMEM_PROGRAM " simulate --quiet --context 0 --card 1GiB --policy growth -- env GPUMEM_TRACE=" +
+                    file + " " GPUMEM_TEST_REFUSED " killed"),
+              137);
     const json found = said("why " + file + " --json -", 0);
     EXPECT_GT(found["ops"], 9900) << file << ": all but the last rows of 10000";
     EXPECT_EQ(found["cause"], nullptr);
