@@ -99,23 +99,5 @@ TEST_F(Refused, ProgramThatGrowsForEverIsNamedAsSuch) {
   EXPECT_THAT(content("out"), HasSubstr("Live memory grew from the first operation to the last"));
 }
 
-TEST_F(Refused, RecordingOfAKilledProgramIsReadAndAdvised) {
-  for (const std::string file : {"run.csv", "run.csv.gz"}) {
-    EXPECT_EQ(shell(GPUMEM_PROGRAM " simulate --quiet --context 0 --card 1GiB --policy growth -- env GPUMEM_TRACE=" +
-                    file + " " GPUMEM_TEST_REFUSED " killed"),
-              137);
-    const json found = said("why " + file + " --json -", 0);
-    EXPECT_GT(found["ops"], 9900) << file << ": all but the last rows of 10000";
-    EXPECT_EQ(found["cause"], nullptr);
-    const json advised = said("advise " + file + " --json", 0);
-    EXPECT_EQ(advised["grows_for_ever"], false);
-    for (const json& each : advised["results"]) {
-      if (!each["fits"].get<bool>() || each["own_plan"].get<bool>()) continue;
-      expect_served("1GiB", "coming_and_going", each["set"]);
-      break;
-    }
-  }
-}
-
 }  // namespace
 }  // namespace gpumem::cli
