@@ -99,25 +99,5 @@ TEST_F(Refused, ProgramThatGrowsForEverIsNamedAsSuch) {
   EXPECT_THAT(content("out"), HasSubstr("Live memory grew from the first operation to the last"));
 }
 
-TEST_F(Refused, RecordingOfAKilledProgramIsReadAndAdvised) {
-  for (const std::string file : {"run.csv", "run.csv.gz"}) {
-    EXPECT_EQ(
-        shell("timeout -s KILL 2 env GPUMEM_TRACE=" + file +
-              " " GPUMEM_PROGRAM " simulate --quiet --context 0 --card 1GiB --policy growth -- " GPUMEM_TEST_REFUSED
-              " coming_and_going 0"),
-        137);
-    const json found = said("why " + file + " --json -", 0);
-    EXPECT_GT(found["ops"], 1000) << file;
-    EXPECT_EQ(found["cause"], nullptr);
-    const json advised = said("advise " + file + " --json", 0);
-    EXPECT_EQ(advised["grows_for_ever"], false);
-    std::string set = advised["results"][0]["set"];
-    if (advised["results"][0]["own_plan"].get<bool>()) {
-      ASSERT_EQ(shell(GPUMEM_PROGRAM " plan " + file + " -o run.plan"), 0) << content("err");
-    }
-    expect_served("1GiB", "coming_and_going 20000", set);
-  }
-}
-
 }  // namespace
 }  // namespace gpumem::cli
