@@ -5,11 +5,9 @@
 //   replaced_layers          every layer is replaced by one that is 5 % larger (vllm#49151)
 //   growing                  keeps two of three blocks, for ever
 //   coming_and_going         10,000 operations on 64 blocks of random sizes
-//   killed                   the same, and ends by SIGKILL
 // A program that is refused aborts.
 #include <cuda_runtime_api.h>
 
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -96,7 +94,6 @@ int main(int count, char** words) {
   if (program == "replaced_layers") return replaced_layers(), 0;
   if (program == "growing") return growing(), 0;
   if (program == "coming_and_going") return coming_and_going(), 0;
-  if (program == "killed") return coming_and_going(), std::raise(SIGKILL);
   std::fprintf(stderr, "expected the name of a program\n");
   return 2;
 }
