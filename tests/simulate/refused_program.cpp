@@ -4,7 +4,6 @@
 //   two_then_one             two blocks go, and one of both sizes comes (DeepSpeed#1611)
 //   replaced_layers          every layer is replaced by one that is 5 % larger (vllm#49151)
 //   growing                  keeps two of three blocks, for ever
-//   coming_and_going         10,000 operations on 64 blocks of random sizes
 // A program that is refused aborts.
 #include <cuda_runtime_api.h>
 
@@ -73,17 +72,6 @@ void growing() {
   }
 }
 
-void coming_and_going() {
-  std::uint64_t random = 1;
-  void* blocks[64]{};
-  for (int i = 0; i < 10'000; ++i) {
-    random = random * 6364136223846793005U + 1442695040888963407U;
-    void*& block = blocks[(random >> 20) % 64];
-    if (block != nullptr) give(block);
-    block = block == nullptr ? take(1000 * (1 + (random >> 33) % 5000)) : nullptr;
-  }
-}
-
 }  // namespace
 
 int main(int count, char** words) {
@@ -93,7 +81,6 @@ int main(int count, char** words) {
   if (program == "two_then_one") return two_then_one(), 0;
   if (program == "replaced_layers") return replaced_layers(), 0;
   if (program == "growing") return growing(), 0;
-  if (program == "coming_and_going") return coming_and_going(), 0;
   std::fprintf(stderr, "expected the name of a program\n");
   return 2;
 }

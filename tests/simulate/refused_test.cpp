@@ -24,7 +24,7 @@ class Refused : public ::testing::Test {
   /// Exit status of the words in a shell, in a folder of the test's own.
   [[nodiscard]] int shell(const std::string& words) const {
     const std::string command = "cd " + folder_ + " && env -i PATH=\"$PATH\" HOME=/ TMPDIR=" + folder_ +
-                                " timeout -s KILL 100 " + words + " >out 2>err";
+                                " timeout -s KILL 300 " + words + " >out 2>err";
     const int status = std::system(command.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
