@@ -20,7 +20,7 @@ class alignas(64) fast_path {
  public:
   /// `without_lock`: false if an observer needs every free in order. With a `history`, hits go through the functions
   /// that note them. Keeps references to all of them.
-  fast_path(const device& device, const cache_registry& caches, event_history* history, bool without_lock) noexcept
+  fast_path(const device& device, const cache_registry& caches, event_history* history, bool without_lock)
       : device_{device},
         caches_{caches},
         history_{history},
