@@ -93,6 +93,7 @@ TEST_F(Refused, ProgramThatGrowsForEverIsNamedAsSuch) {
   EXPECT_TRUE(found["served_by"].empty());
   const json advised = said("advise run.csv --json", 3);
   EXPECT_EQ(advised["grows_for_ever"], true);
+  for (const json& row : advised["results"]) EXPECT_EQ(row["fits"], false) << row["policy"];
   EXPECT_EQ(shell(GPUMEM_PROGRAM " why run.csv"), 3);
   EXPECT_THAT(content("out"), HasSubstr("Live memory grew from the first operation to the last"));
   EXPECT_EQ(shell(GPUMEM_PROGRAM " advise run.csv"), 3);
