@@ -65,7 +65,7 @@ std::string advice_text(const nlohmann::ordered_json& all, const std::string& pa
          : row["oom_at_op"].is_null() && row["oom_without_lag"].get<bool>() && !row["refused_in_recording"].get<bool>()
              ? "out of memory where the device does not lag behind"
          : row["oom_at_op"].is_null() && !row["refused_in_recording"].get<bool>() && all["grows_for_ever"].get<bool>()
-             ? "serves the recording, but live memory grows on"
+             ? "serves the recording, in which live memory grew throughout"
          : row["oom_at_op"].is_null()
              ? "ran out of memory in the recording"
              : fmt::format("out of memory at operation {} ({})", row["oom_at_op"].get<std::uint64_t>(),

@@ -14,12 +14,15 @@ namespace gpumem::cli {
 bench::trace with_next_steps(const bench::trace& asked, std::uint64_t capacity_bytes);
 
 /// True if live memory grew throughout the recording, and with the refused request, a small one, nearly fills
-/// `capacity_bytes`: a setting only delays the program's end. Requires a trace whose last operation is the request.
+/// `capacity_bytes`. If the program goes on so, a setting only delays its end; a program that runs out in its first
+/// step looks the same. Requires a trace whose last operation is the request.
 bool grows_for_ever(const bench::trace& asked, std::uint64_t capacity_bytes);
 
 /// The sentence that says so.
 inline constexpr const char* grows_for_ever_text =
-    "Live memory grew from the first operation to the last: the program keeps what it takes, so a setting only delays "
-    "its end. Free what is no longer needed.";
+    "Live memory grew from the first operation to the last. If the program goes on like this, a setting only delays "
+    "its "
+    "end: free what is no longer needed. If it ran out in its first step, `gpumem advise` shows which settings serve "
+    "the recording.";
 
 }  // namespace gpumem::cli

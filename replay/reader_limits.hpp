@@ -12,7 +12,7 @@
 
 namespace gpumem::bench {
 
-/// Limits on what a recording may claim, beyond any card that exists.
+/// A recording with a larger block, more live bytes or more streams is refused: no card has so much memory.
 constexpr std::uint64_t largest_block = std::uint64_t{1} << 48;
 constexpr std::uint64_t largest_live = std::uint64_t{1} << 56;
 constexpr std::size_t most_streams = 65536;

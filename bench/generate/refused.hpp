@@ -9,8 +9,8 @@
 namespace gpumem::bench {
 
 /// A program with many blocks on twelve streams. Two fifths of its operations allocate blocks; the others replace them.
-/// The default policy refuses the last request, within up to a third more memory than the live blocks and the request
-/// take.
+/// The recording says that the default policy refused the last request, within up to a third more memory than the live
+/// blocks and the request take; a replay may serve it.
 trace draw_refused(std::uint64_t ops, random_numbers& random);
 
 }  // namespace gpumem::bench

@@ -188,7 +188,8 @@ TEST_F(Why, SaysThatAProgramGrowsForEverAndNamesNoSetting) {
   const json all = explained("grown.csv", 3);
   EXPECT_EQ(all["grows_for_ever"], true);
   EXPECT_TRUE(all["served_by"].empty());
-  const std::string sentence = "Live memory grew from the first operation to the last: the program keeps what it takes";
+  const std::string sentence =
+      "Live memory grew from the first operation to the last. If the program goes on like this";
   EXPECT_THAT(run("why '" + path("grown.csv") + "'").out, HasSubstr(sentence));
   const outcome advised = run("advise '" + path("grown.csv") + "'");
   EXPECT_EQ(advised.exit_status, 3);
