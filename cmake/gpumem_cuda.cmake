@@ -40,7 +40,7 @@ endif()
 option(GPUMEM_CUDA_KERNELS "Compile kernels; needs nvcc" ${kernels})
 if(GPUMEM_CUDA_KERNELS)
   if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80 90)
+    set(CMAKE_CUDA_ARCHITECTURES 80)  # later GPUs run it as PTX; each further one compiles everything once more
   endif()
   if(NOT CMAKE_CUDA_COMPILER AND CUDAToolkit_NVCC_EXECUTABLE)
     set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})

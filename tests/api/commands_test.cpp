@@ -1,7 +1,7 @@
 /// Runs the commands of the documents: every line of a code block that begins with gpumem_bench, gpumem advise or
 /// gpumem plan, in a temporary folder with a small trace under the documents' name for it. Also runs the
 /// scripts/bench lines of bench/README.md, with that trace instead of all of them, and without those that need a GPU or
-/// minutes.
+/// minutes. Workloads have a tenth of the operations that the documents name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -9,9 +9,11 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <regex>
 #include <sstream>
+#include <stdexcept>
 
-#include "../unit/bench/pickle_writer.hpp"
+#include "../unit/replay/pickle_writer.hpp"
 #include "tree.hpp"
 
 namespace gpumem {
@@ -66,7 +68,8 @@ class place {
  public:
   place() : folder_{fs::temp_directory_path() / ("gpumem_commands_" + std::to_string(::getpid()))} {
     fs::create_directories(folder_);
-    fs::copy_file("bench/traces/serve.csv.gz", folder_ / "run.csv.gz");
+    const std::string shorten = "gzip -dc bench/traces/serve.csv.gz | head -n 2001 | gzip >'" + folder_.string() + "/run.csv.gz'";
+    if (std::system(shorten.c_str()) != 0) throw std::runtime_error{shorten + " failed"};
     std::ofstream{folder_ / "run.pickle", std::ios::binary} << bench::pickled::small_snapshot();
   }
   ~place() {
@@ -80,8 +83,9 @@ class place {
   [[nodiscard]] std::pair<int, std::string> run(const std::string& line) const {
     const std::size_t words = line.find(' ');
     const std::string program = line.substr(0, words) == "gpumem" ? GPUMEM_PROGRAM : GPUMEM_BENCH_PROGRAM;
+    const std::string fewer = std::regex_replace(line, std::regex{"(ops=[0-9]+)0"}, "$1");
     const std::string shell = "cd '" + folder_.string() + "' && { env -i PATH=\"$PATH\" '" + program + "'" +
-                              (words == std::string::npos ? "" : line.substr(words)) + "\n} >out 2>err </dev/null";
+                              (words == std::string::npos ? "" : fewer.substr(words)) + "\n} >out 2>err </dev/null";
     const int code = std::system(shell.c_str());
     std::ostringstream err;
     err << std::ifstream{folder_ / "err"}.rdbuf();

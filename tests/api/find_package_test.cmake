@@ -8,11 +8,6 @@ foreach(variable BUILD CONSUMER WORK COMPILER)
   endif()
 endforeach()
 
-set(flags)
-if(SANITIZE)
-  set(flags -fsanitize=${SANITIZE})
-endif()
-
 set(cuda)
 if(NVCC)
   set(cuda -D WITH_CUDA=ON -D CMAKE_CUDA_COMPILER=${NVCC} -D CMAKE_CUDA_ARCHITECTURES=90
@@ -35,7 +30,7 @@ execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/ins
 file(RENAME ${WORK}/installed ${WORK}/moved)
 
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${CONSUMER} -B ${WORK}/build -G Ninja
-                        -D CMAKE_PREFIX_PATH=${WORK}/moved -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS=${flags} -D CMAKE_C_FLAGS=${flags} ${cuda}
+                        -D CMAKE_PREFIX_PATH=${WORK}/moved -D CMAKE_CXX_COMPILER=${COMPILER} ${cuda}
                 COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/build COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${WORK}/build/consumer COMMAND_ERROR_IS_FATAL ANY)
@@ -59,7 +54,7 @@ set(ENV{PKG_CONFIG_PATH} ${pc_dir})
 execute_process(COMMAND ${PKG_CONFIG} --cflags --libs gpumem
                 OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 separate_arguments(found UNIX_COMMAND "${found}")
-execute_process(COMMAND ${COMPILER} -std=c++20 ${flags} ${CONSUMER}/main.cpp -o ${WORK}/with_pkg_config ${found}
+execute_process(COMMAND ${COMPILER} -std=c++20 ${CONSUMER}/main.cpp -o ${WORK}/with_pkg_config ${found}
                 COMMAND_ERROR_IS_FATAL ANY)
 cmake_path(GET pc_dir PARENT_PATH library_dir)
 set(ENV{LD_LIBRARY_PATH} ${library_dir})

@@ -63,7 +63,7 @@ file(APPEND ${WORK}/policies/policies.def "POLICY(exact_policy)\n")
 set(unchanged ${OBJECTS})
 list(FILTER unchanged EXCLUDE REGEX "/registry\\.cpp\\.o$")
 execute_process(
-  COMMAND ${COMPILER} -std=c++20 -O0 ${FLAGS} -I ${WORK}/policies -I ${TOOLS} -I ${INCLUDE} -I ${BASE} ${WORK}/exact_test.cpp
+  COMMAND ${COMPILER} -std=c++20 -O0 -I ${WORK}/policies -I ${TOOLS} -I ${INCLUDE} -I ${BASE} ${WORK}/exact_test.cpp
           ${WORK}/policies/exact.cpp ${WORK}/policies/registry.cpp ${TOOLS}/document_tables.cpp ${unchanged}
           ${LIBRARIES} -o ${WORK}/exact_test
   COMMAND_ERROR_IS_FATAL ANY)

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../unit/bench/test_files.hpp"
+#include "../unit/replay/test_files.hpp"
 #include "log.hpp"
 
 namespace gpumem::bench {
