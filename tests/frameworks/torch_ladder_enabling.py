@@ -237,13 +237,6 @@ torch.empty(1, device="cuda")
 assert "policy=caching" in torch.cuda.memory._snapshot()["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"]
 assert "GPUMEM_POLICY" not in os.environ
 """
-# No GPU is touched before its first use.
-GPUS_CHOSEN_LATER = """
-gpumem.torch.enable()
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-print(torch.cuda.device_count(), "GPUs are visible", flush=True)
-os._exit(0)
-"""
 EXPANDABLE_SEGMENTS = """
 assert gpumem.torch.how() == "allocator"
 torch.empty(1, device="cuda")
@@ -301,7 +294,6 @@ def refusals(folder):
         "a GPU that is not there": (REFUSED_BY_THE_GPU, {"LADDER_LIMIT": "1GiB", "LADDER_DEVICES": "7"},
                                     2 * ["GPUMEM_DEVICES=7: card 7 does not exist"], None),
         "a policy where none is named": (NOT_INHERITED, {}, [], "gpumem"),
-        "GPUs that are chosen afterwards": (GPUS_CHOSEN_LATER, {}, ["0 GPUs are visible"], None),
         "a compiler that makes nothing": (NOTHING_COMPILED, {"CXX": shutil.which("true"), "XDG_CACHE_HOME":
                                                              os.path.join(folder, "nothing")}, ["does not load"], "native"),
         "GPUMEM_TORCH=yes": ("", {"GPUMEM_TORCH": "yes"}, ["GPUMEM_TORCH=yes: expected 0 or 1"], None),
