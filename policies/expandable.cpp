@@ -67,7 +67,8 @@ class expandable final : public policy {
   /// Adds 20 times the moved bytes to the slack: pages that moved once tend to move again, which costs more.
   static constexpr double slack_for_moved = 20;
   static constexpr double most_slack_for_moved = 0.4;
-  /// Bytes made ahead of demand: enough that the calls cost less than the pages.
+  /// Bytes made ahead of demand: enough that the calls cost less than the pages. Nothing while one page is enough for
+  /// all live blocks: the small blocks in it would divide the rest, and a large request would not fit there.
   static constexpr double ahead_share = 0.005;
   static constexpr std::uint64_t least_ahead = 20 * mib;
   static constexpr std::uint64_t most_ahead = 64 * mib;
@@ -98,7 +99,8 @@ class expandable final : public policy {
     return std::max(std::min(share(live, slack_share), most) + share(live, more), std::min(of_little, most));
   }
   [[nodiscard]] std::uint64_t ahead_bytes(std::uint64_t live, bool single) const {
-    return round_down(std::clamp(share(live, ahead_share), least_ahead, single ? least_ahead : most_ahead), page_);
+    const std::uint64_t ahead = std::clamp(share(live, ahead_share), least_ahead, single ? least_ahead : most_ahead);
+    return live <= page_ ? 0 : round_down(ahead, page_);
   }
   /// A run moves only as a whole, so the idle part of a partly used run cannot back another place. The pool therefore
   /// makes runs while the limit is far, and single pages when it is near, because each single page can move.

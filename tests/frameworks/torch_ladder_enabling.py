@@ -1,6 +1,8 @@
 """Steps of tests/frameworks/torch_ladder.py about `gpumem.torch.enable()`: compiling the allocator, and what is refused."""
 import contextlib
+import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -38,18 +40,33 @@ def files_are(exists):
 # --- compiling --------------------------------------------------------------------------------------------------------
 
 
+def compiler_that_copies(folder):
+    """A compiler that notes its command in the file `calls` and returns a copy of this process's extension: what happens
+    around a compilation is tested without its seconds."""
+    from gpumem.torch import _build
+
+    made = _build.prebuilt(torch) or _build.build(torch)
+    path = os.path.join(folder, "copies")
+    with open(path, "w") as out:
+        out.write(f"""#!/bin/sh
+[ "$1" = --version ] && echo "a compiler" && exit
+echo "$*" >>{folder}/calls
+while [ "$1" != -o ]; do shift; done
+sleep 0.2
+cp {made} "$2"
+""")
+    os.chmod(path, 0o755)
+    return path
+
+
 @step
 def eight_ranks_compile_once():
     """The allocator is compiled by one of eight processes that start at once with an empty cache."""
     from gpumem.torch import _build
 
     with tempfile.TemporaryDirectory() as folder:
-        calls, compiler = os.path.join(folder, "calls"), os.path.join(folder, "compiler")
-        with open(compiler, "w") as out:
-            out.write(f'#!/bin/sh\necho "$*" >>{calls}\nexec {shutil.which("g++") or "c++"} "$@"\n')
-        os.chmod(compiler, 0o755)
         ranks = []
-        with variables(XDG_CACHE_HOME=folder, CXX=compiler):
+        with variables(XDG_CACHE_HOME=folder, CXX=compiler_that_copies(folder)):
             for _ in range(8):
                 rank = os.fork()
                 if rank == 0:
@@ -57,7 +74,7 @@ def eight_ranks_compile_once():
                 ranks.append(rank)
         ended = [os.waitpid(rank, 0)[1] for rank in ranks]
         expect("how they ended", ended, [0] * 8)
-        with open(calls) as of:
+        with open(os.path.join(folder, "calls")) as of:
             expect("compilations", sum("-shared" in line for line in of), 1)
     return "one compilation for eight processes"
 
@@ -87,6 +104,23 @@ def tried(**settings):
 END = """
 torch.empty(1, device="cuda")
 print(torch.cuda.memory.get_allocator_backend(), flush=True)
+"""
+# Imports torch once; each program is then a child of its own, in which torch loads its backends as at the end of its import.
+FORKING = """
+import json, os, sys, torch, gpumem.torch
+children = []
+for out, code, changed in json.load(sys.stdin):
+    children.append(os.fork())
+    if children[-1] == 0:
+        os.environ.update(changed)
+        for number, suffix in ((1, ".out"), (2, ".err")):
+            os.dup2(os.open(out + suffix, os.O_WRONLY | os.O_CREAT), number)
+        if os.environ["GPUMEM_TORCH"] != "0":
+            torch._import_device_backends()
+        exec(code, globals())
+        sys.exit()
+for child in children:
+    os.waitpid(child, 0)
 """
 # The graph is whole afterwards. The child knows of no GPU in use, but its allocator is the parent's.
 AFTER_A_GRAPH = """
@@ -216,7 +250,7 @@ def refusals(folder):
     os.mkdir(os.path.join(folder, "temporary"))
     open(closed, "w").close()
     in_use = "before the first use of a GPU"
-    failing = os.path.join(folder, "failing")
+    copies, failing = compiler_that_copies(folder), os.path.join(folder, "failing")
     with open(failing, "w") as out:
         out.write('#!/bin/sh\n[ "$1" = --version ] && echo "a compiler" && exit\n'
                   'echo "error: no member named init" >&2\nexit 1\n')
@@ -228,7 +262,7 @@ def refusals(folder):
         "a bad policy": ("tried(policy='none_such')", {}, ["GPUMEM_POLICY=none_such"], "native"),
         "no compiler": (NO_COMPILER, {"CXX": "/none/such", "XDG_CACHE_HOME": folder},
                         ["CXX=/none/such", "CXX=/none/such", "without memory statistics"], "pluggable"),
-        "another torch, no cache": (ANOTHER_TORCH, {"XDG_CACHE_HOME": closed, "HOME": closed,
+        "another torch, no cache": (ANOTHER_TORCH, {"XDG_CACHE_HOME": closed, "HOME": closed, "CXX": copies,
                                                     "TMPDIR": os.path.join(folder, "temporary")},
                                     ["torch 9.9.0 is not one of those tested"], "gpumem"),
         "no such setting": ("tried(polcy='growth')", {}, ["polcy=growth: unknown option"], "native"),
@@ -237,7 +271,7 @@ def refusals(folder):
             2 * ["does not compile against this torch: error: no member named init"] + ["without memory statistics"],
             "pluggable"),
         "a damaged file in the cache, and one of another machine": (
-            DAMAGED, {"XDG_CACHE_HOME": os.path.join(folder, "damaged")}, [], "gpumem"),
+            DAMAGED, {"XDG_CACHE_HOME": os.path.join(folder, "damaged"), "CXX": copies}, [], "gpumem"),
         "no caches": (WITHOUT_CACHES, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, [], "gpumem"),
         "a child that frees, and a backend of PyTorch's": (FORKED, {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, [], "gpumem"),
         "no compiler, and bad settings": (BAD_SETTINGS, {"CXX": "/none/such", "XDG_CACHE_HOME": folder},
@@ -266,6 +300,25 @@ def refusals(folder):
     }
 
 
+def all_ended(cases, folder):
+    """By name: what each program wrote, (standard output, error)."""
+    environment = {**os.environ, "GPUMEM_TORCH": "0", "PYTHONWARNINGS": "always"}
+    forked, running, said = [], {}, {}
+    for number, (name, (code, changed, _, _)) in enumerate(cases.items()):
+        code = BEGIN + code + END
+        if "TORCH_DEVICE_BACKEND_AUTOLOAD" in changed:  # torch reads it while it is imported
+            running[name] = subprocess.Popen([sys.executable, "-c", code], env={**environment, **changed}, text=True,
+                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        else:
+            forked.append((name, os.path.join(folder, f"said {number}"), code, changed))
+    subprocess.run([sys.executable, "-c", FORKING], env=environment, text=True, check=True,
+                   input=json.dumps([each[1:] for each in forked]))
+    for name, out, _, _ in forked:
+        said[name] = tuple(pathlib.Path(out + suffix).read_text() for suffix in (".out", ".err"))
+    said.update({name: each.communicate() for name, each in running.items()})
+    return said
+
+
 @step
 def enabling_refused():
     """What cannot be enabled says why, and leaves PyTorch's own allocator whole; each in a process of its own."""
@@ -273,13 +326,10 @@ def enabling_refused():
 
     torch.cuda.empty_cache()  # the processes below share the simulated card
     with tempfile.TemporaryDirectory() as folder:
-        cases, running = refusals(folder), {}
-        for name, (code, changed, _, _) in cases.items():
-            environment = {**os.environ, "GPUMEM_TORCH": "0", "PYTHONWARNINGS": "always", **changed}
-            running[name] = subprocess.Popen([sys.executable, "-c", BEGIN + code + END], env=environment, text=True,
-                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        cases = refusals(folder)
+        said = all_ended(cases, folder)
         for name, (_, _, words, backend) in cases.items():
-            out, errors = running[name].communicate()
+            out, errors = said[name]
             end = (out + errors)[-300:]
             for each in set(words):
                 expect(f"{name}: how often it says {each!r}, {end}", (out + errors).count(each), words.count(each))

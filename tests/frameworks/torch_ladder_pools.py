@@ -359,6 +359,43 @@ def limit_without_caches():
     return "2 tensors of 512 MiB within 1030"
 
 
+@step
+def caching_off_for_a_while():
+    """`caching_allocator_enable(False)`: each request is a driver call that no statistics count, within the limit."""
+    emptied()
+    reserved, free = torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]
+    torch.cuda.caching_allocator_enable(False)
+    try:
+        held = block(30)
+        expect("reserved", torch.cuda.memory_reserved(), reserved)
+        expect("MiB less free", (free - torch.cuda.mem_get_info()[0]) // MIB, 30)
+        if torch.cuda.get_allocator_backend() == "gpumem":  # natively without a limit
+            with limited(100):
+                expect("80 MiB beside 30 within 100 are refused", refused(lambda: block(80)), True)
+    finally:
+        torch.cuda.caching_allocator_enable(True)
+    del held
+    expect("MiB less free in the end", (free - torch.cuda.mem_get_info()[0]) // MIB, 0)
+    used = block(30)
+    expect("reserved with caching", torch.cuda.memory_reserved() >= reserved + used.nbytes, True)
+    return "30 MiB of the driver's, none reserved"
+
+
+@step
+def settings_while_running():
+    """PyTorch's settings that gpumem has no use for are accepted, as natively, and memory is served."""
+    torch.cuda.memory._set_allocator_settings("max_split_size_mb:64,pinned_use_background_threads:False")
+    try:
+        pool = torch.cuda.MemPool(no_split=True)
+    except TypeError:  # of an older torch
+        pool = torch.cuda.MemPool()
+    held = block(3, pool), block(3)
+    assert all(each.nbytes == 3 * MIB for each in held)
+    told = torch.cuda.memory._snapshot()["allocator_settings"]
+    torch.cuda.memory._set_allocator_settings("")
+    return f"max_split_size is {told['max_split_size']}"
+
+
 WITHIN_A_LIMIT = """
 import torch
 free, total = torch.cuda.mem_get_info()

@@ -244,18 +244,25 @@ def record_kept():
 
 
 def probe_in_cpp(code=PROBE):
+    """A library of this code. LADDER_PROBES, a folder, has those of other processes."""
     import ctypes
 
     from gpumem.torch import _build
 
-    with tempfile.TemporaryDirectory() as folder:
-        source, made = pathlib.Path(folder) / "probe.cpp", pathlib.Path(folder) / "probe.so"
+    with tempfile.TemporaryDirectory() as own_folder:
+        folder = pathlib.Path(os.environ.get("LADDER_PROBES", own_folder))
+        source = pathlib.Path(own_folder) / "probe.cpp"
         source.write_text(code)
-        here = os.path.dirname(torch.__file__)
-        line = _build.command(here, torch._C._GLIBCXX_USE_CXX11_ABI, _build.compiler()[0], _build.cuda_headers(), made)
-        line[line.index(str(_build.SOURCE))] = str(source)
-        subprocess.run(line, check=True)
-        return ctypes.CDLL(str(made))
+
+        def command(out):
+            line = _build.command(os.path.dirname(torch.__file__), torch._C._GLIBCXX_USE_CXX11_ABI, _build.compiler()[0],
+                                  _build.cuda_headers(), out)
+            line[line.index(str(_build.SOURCE))] = str(source)
+            return line
+
+        name = "probe-" + _build.key_of([code])
+        made = folder / f"{name}.so"
+        return ctypes.CDLL(str(made if made.exists() else _build.compile_into(folder, name, command)))
 
 
 @step

@@ -81,6 +81,16 @@ TEST(Expandable, ByDefaultMakesALittleAheadWhileTheDemandRises) {
   EXPECT_EQ(above.over_bytes, 0U) << "idle runs go back first";
 }
 
+TEST(Expandable, MakesNothingAheadWhileOnePageIsEnough) {
+  const auto p = with_slack("");
+  const auto made = [&](std::uint64_t live, std::uint64_t need) {
+    return p->page_in(holding(live, live, live), need, page).make_bytes;
+  };
+  EXPECT_EQ(made(0, 4096), page);
+  EXPECT_EQ(made(0, page), page);
+  EXPECT_EQ(made(page, 4096), 20 * mib);
+}
+
 TEST(Expandable, TheExtraForGapsIsAShareOfReservedMemory) {
   const auto p = with_slack("");
   EXPECT_EQ(p->page_in(holding(100 * mib, 20 * mib, 30 * gib), 20 * mib, 20 * mib).make_bytes, 20 * mib + page)
