@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <exception>
 #include <fstream>
 #include <sstream>
 #include <string_view>
 #include <vector>
 
+#include "assign_or_return.hpp"
 #include "claims_report.hpp"
 #include "costs.hpp"
 #include "generate.hpp"
@@ -36,12 +36,8 @@ using namespace gpumem;
 using namespace gpumem::bench;
 
 constexpr int defect = 1;
-constexpr int bad_input = 2;
-
-int complain(const status& why, int exit_status) {
-  print_error("gpumem_bench: {}\n", printable(why.message(), 8192));
-  return exit_status;
-}
+using sweep::bad_input;
+using sweep::complain;
 
 status in_row(const status& why, const trace& recorded, const policy_row& row) {
   return {why.code(), fmt::format("{} under {}: {}", recorded.name, row.text, why.message())};
@@ -81,19 +77,14 @@ bool ok_or_row_error(row_result& target, const status& why) {
 /// With peers among the rows, times each row in the tight loop as well.
 status measure_times(compare_result& target, const replay_setup& setup, bool loop) {
   if (!target.row->peer.empty()) {
-    const auto times = peers::measure_times(*target.recorded, *target.row, setup);
-    if (!times) return times.why();
-    target.figures.host_ns_per_op = times->host_ns_per_op;
-    target.figures.loop_ns_per_op = times->loop_ns_per_op;
+    ASSIGN_OR_RETURN(const auto times, peers::measure_times(*target.recorded, *target.row, setup));
+    target.figures.host_ns_per_op = times.host_ns_per_op;
+    target.figures.loop_ns_per_op = times.loop_ns_per_op;
     return {};
   }
-  const auto ns = measure_time(*target.recorded, *target.row, setup);
-  if (!ns) return ns.why();
-  target.figures.host_ns_per_op = *ns;
+  ASSIGN_OR_RETURN(target.figures.host_ns_per_op, measure_time(*target.recorded, *target.row, setup));
   if (!loop) return {};
-  const auto loop_ns = measure_loop(*target.recorded, *target.row, setup);
-  if (!loop_ns) return loop_ns.why();
-  target.figures.loop_ns_per_op = *loop_ns;
+  ASSIGN_OR_RETURN(target.figures.loop_ns_per_op, measure_loop(*target.recorded, *target.row, setup));
   return {};
 }
 
@@ -182,39 +173,32 @@ struct report {
 
 result<report> make_report(const inputs& all, const options& options) {
   if (options.subcommand == command::latency) {
-    const auto figures = measure_latency(all.rows, all.traces, options);
-    if (!figures) return figures.why();
-    return report{latency_table(*figures, options.setup), latency_json(*figures, options.setup), "", ""};
+    ASSIGN_OR_RETURN(const auto figures, measure_latency(all.rows, all.traces, options));
+    return report{latency_table(figures, options.setup), latency_json(figures, options.setup), "", ""};
   }
   if (options.subcommand == command::costs) {
-    const auto figures = measure_costs_of(options.setup);
-    if (!figures) return figures.why();
-    return report{costs_table(*figures, options.setup), costs_json(*figures, options.setup), "", ""};
+    ASSIGN_OR_RETURN(const auto figures, measure_costs_of(options.setup));
+    return report{costs_table(figures, options.setup), costs_json(figures, options.setup), "", ""};
   }
   if (options.subcommand == command::claims) {
-    const auto figures = run_claims(options);
-    if (!figures) return figures.why();
-    return report{figures->table, figures->json, "", options.html_path.empty() ? "" : make_page(figures->page_data)};
+    ASSIGN_OR_RETURN(const auto figures, run_claims(options));
+    return report{figures.table, figures.json, "", options.html_path.empty() ? "" : make_page(figures.page_data)};
   }
   if (options.subcommand == command::fit) {
-    const auto results = fit(all, options);
-    if (!results) return results.why();
-    return report{fit_table(*results, options.setup), fit_json(*results, options.setup), fit_csv(*results), ""};
+    ASSIGN_OR_RETURN(const auto results, fit(all, options));
+    return report{fit_table(results, options.setup), fit_json(results, options.setup), fit_csv(results), ""};
   }
   std::string note;
   if (!options.note_path.empty()) {
-    auto read = text_of_file(options.note_path);
-    if (!read) return read.why();
-    note = *std::move(read);
+    ASSIGN_OR_RETURN(note, text_of_file(options.note_path));
   }
-  const auto results = compare(all, options);
-  if (!results) return results.why();
-  report texts{compare_table(*results, options.setup),
-               compare_json(*results, options.setup),
-               compare_csv(*results, options.setup),
+  ASSIGN_OR_RETURN(const auto results, compare(all, options));
+  report texts{compare_table(results, options.setup),
+               compare_json(results, options.setup),
+               compare_csv(results, options.setup),
                {}};
-  if (!options.html_path.empty()) texts.html = make_page(compare_page_data(*results, options.setup, note));
-  for (const compare_result& each : *results) texts.hazards += each.figures.hazards.value_or(0);
+  if (!options.html_path.empty()) texts.html = make_page(compare_page_data(results, options.setup, note));
+  for (const compare_result& each : results) texts.hazards += each.figures.hazards.value_or(0);
   return texts;
 }
 

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <thread>
 
+#include "assign_or_return.hpp"
 #include "bits.hpp"
 #include "generate.hpp"
 #include "gpumem/cuda_device.hpp"
@@ -68,12 +69,8 @@ status read_values(const option_texts& texts, options& options) {
     return refused("--peer-limit", texts.peer_limit, fmt::format("whole seconds from 1 to {}", longest_peer_s));
   }
   options.setup.peer_limit = std::chrono::seconds{*peer_limit};
-  const auto lag_ns = parse_lag(texts.lag);
-  if (!lag_ns) return lag_ns.why();
-  options.setup.lag_ns = *lag_ns;
-  const auto share = parse_share(texts.shared_use);
-  if (!share) return share.why();
-  options.setup.shared_use = *share;
+  ASSIGN_OR_RETURN(options.setup.lag_ns, parse_lag(texts.lag));
+  ASSIGN_OR_RETURN(options.setup.shared_use, parse_share(texts.shared_use));
   const auto seed = whole_number<std::uint64_t>(texts.seed);
   if (!seed) return refused("--seed", texts.seed, "a whole number from 0 to 2^64 - 1");
   options.setup.seed = *seed;
@@ -129,30 +126,32 @@ status read_values(const option_texts& texts, options& options) {
   return {};
 }
 
+/// An option that may be repeated, with one value each time.
+void add_list(CLI::App& app, const char* type, const std::string& name, std::vector<std::string>& values,
+              const std::string& description) {
+  app.add_option(name, values, description)->allow_extra_args(false)->type_name(type);
+}
+/// An option whose default --help shows.
+void add_shown(CLI::App& app, const char* type, const std::string& name, std::string& value,
+               const std::string& description) {
+  app.add_option(name, value, description)->type_name(type)->capture_default_str();
+}
+
 void add_options(CLI::App& app, option_texts& texts, options& options) {
-  app.add_option("--trace", options.traces, "RMM CSV log, plain or gzip; a folder means every .csv and .csv.gz in it")
-      ->allow_extra_args(false)
-      ->type_name("F");
-  app.add_option("--workload", options.workloads,
-                 "a trace made from the seed: random, training, epochs, serving, robson, pipeline or tenants, with "
-                 "options such as training,ops=200000,peak=4GiB")
-      ->allow_extra_args(false)
-      ->type_name("W");
-  app.add_option("--policy", options.policies,
-                 "a row: a policy and its settings, such as growth,limit=4GiB or multi_pool,pools=2GiB+2GiB; "
-                 "tenants=2 replays the trace twice, half a trace out of step, in one pool")
-      ->allow_extra_args(false)
-      ->type_name("P");
+  add_list(app, "F", "--trace", options.traces,
+           "RMM CSV log, plain or gzip; a folder means every .csv and .csv.gz in it");
+  add_list(app, "W", "--workload", options.workloads,
+           "a trace made from the seed: random, training, epochs, serving, robson, pipeline or tenants, with "
+           "options such as training,ops=200000,peak=4GiB");
+  add_list(app, "P", "--policy", options.policies,
+           "a row: a policy and its settings, such as growth,limit=4GiB or multi_pool,pools=2GiB+2GiB; "
+           "tenants=2 replays the trace twice, half a trace out of step, in one pool");
   app.add_option("--limit", options.limit, "limit for rows without one: 4GiB, 30%, 80%free")->type_name("L");
-  app.add_option("--device", texts.device, "sim[:BYTES] (sim is 80 GiB) or cuda[:N]")
-      ->type_name("D")
-      ->capture_default_str();
-  app.add_option("--baseline", options.baselines,
-                 "a row for another allocator: cub (caching every size, and with its defaults), cuda_malloc or "
-                 "cuda_malloc_async, simulated if the device is; with compare and fit also torch, torch_expandable, "
-                 "tensorflow and rmm if scripts/peers has built them. latency without --baseline and --policy adds cub")
-      ->allow_extra_args(false)
-      ->type_name("B");
+  add_shown(app, "D", "--device", texts.device, "sim[:BYTES] (sim is 80 GiB) or cuda[:N]");
+  add_list(app, "B", "--baseline", options.baselines,
+           "a row for another allocator: cub (caching every size, and with its defaults), cuda_malloc or "
+           "cuda_malloc_async, simulated if the device is; with compare and fit also torch, torch_expandable, "
+           "tensorflow and rmm if scripts/peers has built them. latency without --baseline and --policy adds cub");
   options.peers = GPUMEM_BENCH_PEERS_FOLDER;
   app.add_option("--peers", options.peers,
                  "folder in which scripts/peers has built the adapters for other packages' allocators")
@@ -166,15 +165,10 @@ void add_options(CLI::App& app, option_texts& texts, options& options) {
   app.add_option("--note", options.note_path, "compare: a text file that the page of --html shows above its figures")
       ->type_name("FILE");
   app.add_flag("--over-time", options.over_time, "compare: add memory and fragmentation over time to the JSON");
-  app.add_option("--seed", texts.seed, "chooses the blocks of --shared-use; the same seed gives the same figures")
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--lag", texts.lag, "how long after the host the device's work ends: 1ms, 250us, 0")
-      ->type_name("TIME")
-      ->capture_default_str();
-  app.add_option("--shared-use", texts.shared_use, "share of the blocks that a second stream uses as well: 10%")
-      ->type_name("PERCENT")
-      ->capture_default_str();
+  add_shown(app, "N", "--seed", texts.seed, "chooses the blocks of --shared-use; the same seed gives the same figures");
+  add_shown(app, "TIME", "--lag", texts.lag, "how long after the host the device's work ends: 1ms, 250us, 0");
+  add_shown(app, "PERCENT", "--shared-use", texts.shared_use,
+            "share of the blocks that a second stream uses as well: 10%");
   app.add_option("-j,--jobs", texts.jobs, "replays at once (by default as many as there are cores)")->type_name("N");
   app.add_flag("--quiet", options.quiet, "no progress bar");
   app.add_option("--pages", texts.pages)
@@ -255,10 +249,9 @@ status parse_device(std::string_view text, replay_setup& setup) {
   setup.device = {};
   if (text == "sim") return {};
   if (!text.starts_with("sim:")) return refused("--device", text, expected);
-  const auto bytes = parse_bytes(text.substr(4), "--device sim");
-  if (!bytes) return bytes.why();
-  if (*bytes < setup.device.granularity_bytes || *bytes > 64 * tib) return refused("--device", text, expected);
-  setup.device.capacity_bytes = round_down(*bytes, setup.device.granularity_bytes);
+  ASSIGN_OR_RETURN(const auto bytes, parse_bytes(text.substr(4), "--device sim"));
+  if (bytes < setup.device.granularity_bytes || bytes > 64 * tib) return refused("--device", text, expected);
+  setup.device.capacity_bytes = round_down(bytes, setup.device.granularity_bytes);
   return {};
 }
 
@@ -307,20 +300,13 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   CLI::App* const latency =
       add_command(app, "latency", "the cost of a cached allocate and free, and the machine's floor",
                   "gpumem_bench latency --case pair --threads 1 --baseline cub");
-  latency
-      ->add_option("--threads", texts.threads, "number of threads, each with its own stream: 1 to 64; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("N");
-  latency
-      ->add_option("--case", options.cases,
-                   "only cases whose names begin with this: pair, live_1e4, replay; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("C");
+  add_list(*latency, "N", "--threads", texts.threads,
+           "number of threads, each with its own stream: 1 to 64; may be repeated");
+  add_list(*latency, "C", "--case", options.cases,
+           "only cases whose names begin with this: pair, live_1e4, replay; may be repeated");
   CLI::App* const claims = add_command(app, "claims", "statements about memory policies: experiment, figure, verdict",
                                        "gpumem_bench claims --html claims.html");
-  claims->add_option("--only", options.only, "a claim by its id; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("ID");
+  add_list(*claims, "ID", "--only", options.only, "a claim by its id; may be repeated");
   claims
       ->add_option("--with", options.frameworks, "measure a framework itself as well: tensorflow, jax; may be repeated")
       ->allow_extra_args(false)

@@ -6,15 +6,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <tuple>
 #include <utility>
 
 #include "advise_text.hpp"
+#include "assign_or_return.hpp"
 #include "bits.hpp"
-#include "device_figures.hpp"
 #include "fail.hpp"
 #include "gpumem/policy.hpp"
 #include "live_memory.hpp"
@@ -116,20 +115,19 @@ result<std::vector<candidate>> candidates(const bench::trace& recorded, std::uin
     each.refused = was_refused(each.set, recorded, capacity);
     std::string text = each.name();
     if (each.set.back().first == "LIMIT") text += ",limit=" + limit;
-    auto row = bench::parse_policy_row(text, settings{}, "");
-    if (!row) return row.why();
+    ASSIGN_OR_RETURN(auto row, bench::parse_policy_row(text, settings{}, ""));
     const bool varies = !entry.needs.without_pages.empty() && !entry.parameters.empty() &&
                         each.set.front().second.find(':') == std::string::npos;
     if (varies && capacity != 0) {
-      each.within_margin = *row;
+      each.within_margin = row;
       each.within_margin->config.limit =
           byte_limit{.unit = byte_limit::kind::bytes,
                      .bytes = std::max(capacity - capacity * margin_percent / 100, std::min(capacity, 2 * mib))};
     }
-    if (!bench::needs_own_plan(*row)) {
-      each.row = *std::move(row);
+    if (!bench::needs_own_plan(row)) {
+      each.row = std::move(row);
     } else if (plan != nullptr) {
-      each.row = plan->followed_by(*std::move(row));
+      each.row = plan->followed_by(std::move(row));
     } else {
       rows.pop_back();
     }
@@ -231,7 +229,7 @@ nlohmann::ordered_json proof(const bench::trace& recorded, std::uint64_t capacit
 
 }  // namespace
 
-CLI::App* add_advise_command(CLI::App& app, advise_options& options) {
+void add_advise_command(CLI::App& app, advise_options& options) {
   CLI::App* const advise = app.add_subcommand("advise", "ranks the policies and settings that fit a recorded program");
   advise->add_option("trace", options.trace, "a recording (GPUMEM_TRACE)")->type_name("TRACE");
   advise->add_option("--capacity", options.capacity, "memory for the program: 52GiB [default: no limit]")
@@ -240,7 +238,6 @@ CLI::App* add_advise_command(CLI::App& app, advise_options& options) {
   advise->footer(
       "Exit status: 3 if nothing fits. Simulated: the recording is replayed under every policy.\n"
       "Example: gpumem advise run.csv.gz --capacity 24GiB");
-  return advise;
 }
 
 status advice_for(const bench::trace& recorded, std::uint64_t capacity, const bench::own_plan* plan,
@@ -255,14 +252,13 @@ status advice_for(const bench::trace& recorded, std::uint64_t capacity, const be
   const bool ran_out = capacity != 0 && !recorded.refusing_policy.empty();
   bench::replay_setup without_lag = setup;
   without_lag.lag_ns = 0;
-  auto rows = candidates(recorded, capacity, plan, scope.alike);
-  if (!rows) return rows.why();
+  ASSIGN_OR_RETURN(auto rows, candidates(recorded, capacity, plan, scope.alike));
   set_log_sink([](std::string_view) {});  // the table shows the refusals
   const unsigned jobs = std::max(1U, std::thread::hardware_concurrency());
-  const status went = bench::run_parallel(rows->size(), jobs, [&](std::size_t index) -> status {
-    auto figures = bench::measure_checked(recorded, (*rows)[index].row, setup);
-    if (!figures) return {figures.code(), (*rows)[index].name() + ": " + figures.why().message()};
-    candidate& each = (*rows)[index];
+  const status went = bench::run_parallel(rows.size(), jobs, [&](std::size_t index) -> status {
+    auto figures = bench::measure_checked(recorded, rows[index].row, setup);
+    if (!figures) return {figures.code(), rows[index].name() + ": " + figures.why().message()};
+    candidate& each = rows[index];
     each.figures = *figures;
     each.served_ops = figures->outcome.ops;
     if (ran_out && (!figures->outcome.oom || each.served_ops >= scope.recorded_ops)) {
@@ -278,14 +274,14 @@ status advice_for(const bench::trace& recorded, std::uint64_t capacity, const be
     return {};
   });
   if (!went) return status{went.code(), fmt::format("{}: {}", recorded.path, went.message())};
-  std::stable_sort(rows->begin(), rows->end(),
+  std::stable_sort(rows.begin(), rows.end(),
                    [&](const candidate& lhs, const candidate& rhs) { return better(lhs, rhs, capacity != 0); });
   advice = nlohmann::ordered_json::array();
-  for (std::size_t i = 0; i < rows->size(); ++i) {
-    nlohmann::ordered_json row = row_of((*rows)[i], recorded, i + 1, scope.recorded_ops);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    nlohmann::ordered_json row = row_of(rows[i], recorded, i + 1, scope.recorded_ops);
     row["same_as"] = nullptr;
     for (std::size_t before = 0; before < i && row["same_as"].is_null(); ++before) {
-      if (same_figures((*rows)[before], (*rows)[i])) row["same_as"] = (*rows)[before].name();
+      if (same_figures(rows[before], rows[i])) row["same_as"] = rows[before].name();
     }
     advice.push_back(std::move(row));
   }

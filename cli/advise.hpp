@@ -5,11 +5,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "cli_app.hpp"
 #include "gpumem/status.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace gpumem::bench {
 class own_plan;
@@ -30,7 +27,7 @@ struct advice_scope {
 };
 
 /// Adds the subcommand; its arguments go into `options`.
-CLI::App* add_advise_command(CLI::App& app, advise_options& options);
+void add_advise_command(CLI::App& app, advise_options& options);
 
 /// Exit status: 0; 3 if nothing fits; 1 if the file is not a trace; 2 for a usage error.
 int advise(const advise_options& options);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "exec_words.hpp"
 #include "kept_status.hpp"
 
 namespace gpumem::cli {
@@ -33,9 +34,7 @@ status make_bench_page(const std::string& trace, const std::vector<std::string>&
   std::vector<std::string> words{bench, "compare", "--quiet", "--trace", trace, "--html", page};
   for (const std::string& policy : policies) words.insert(words.end(), {"--policy", policy});
   if (!note.empty()) words.insert(words.end(), {"--note", note});
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+  std::vector<char*> arguments = exec_words(words);
   const kept_status ends;
   const pid_t child = ::fork();
   if (child < 0) return {errc::unsupported, "cannot start a process"};

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -44,13 +43,12 @@ bool same(const bench::trace& lhs, const bench::trace& rhs) {
 
 }  // namespace
 
-CLI::App* add_convert_command(CLI::App& app, convert_options& options) {
+void add_convert_command(CLI::App& app, convert_options& options) {
   CLI::App* const convert = app.add_subcommand("convert", "converts a recording: .csv, .csv.gz or .gmtrace");
   convert->footer("Example: gpumem convert run.csv.gz -o run.gmtrace");
   convert->add_option("in", options.input, "a recording: RMM CSV, plain or gzip, or a compact trace")->type_name("IN");
   convert->add_option("-o,--output", options.output, "ends in .gmtrace (compact), .csv or .csv.gz")->type_name("OUT");
   convert->add_flag("--json", options.json, "print sizes and reading times of both files");
-  return convert;
 }
 
 int convert(const convert_options& options) {

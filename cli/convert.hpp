@@ -3,9 +3,7 @@
 
 #include <string>
 
-namespace CLI {
-class App;
-}
+#include "cli_app.hpp"
 
 namespace gpumem::cli {
 
@@ -16,7 +14,7 @@ struct convert_options {
 };
 
 /// Adds the subcommand; its arguments go into `options`.
-CLI::App* add_convert_command(CLI::App& app, convert_options& options);
+void add_convert_command(CLI::App& app, convert_options& options);
 
 /// Exit status: 0; 1 if the input is not a recording or the output cannot be written; 2 for contradictory options.
 int convert(const convert_options& options);

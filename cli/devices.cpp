@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "device_figures.hpp"
 #include "job_rank.hpp"
 #include "print_error.hpp"

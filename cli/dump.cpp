@@ -54,8 +54,7 @@ class line_reader {
     std::rewind(file_.get());
   }
   ~line_reader() { std::free(line_); }  // NOLINT(cppcoreguidelines-no-malloc): getline's
-  line_reader(const line_reader&) = delete;
-  line_reader& operator=(const line_reader&) = delete;
+  line_reader& operator=(line_reader&&) = delete;
   /// The next line with its newline; nothing at the end of the file.
   std::optional<std::string_view> next() {
     const ssize_t length = file_ != nullptr ? ::getline(&line_, &room_, file_.get()) : -1;
@@ -182,7 +181,7 @@ status print_lines(line_reader& lines) {
 
 }  // namespace
 
-CLI::App* add_dump_command(CLI::App& app, dump_options& options) {
+void add_dump_command(CLI::App& app, dump_options& options) {
   CLI::App* const made = app.add_subcommand("dump", "what a process that gpumem serves keeps of its latest events");
   made->add_option("pid", options.pid, "a process that gpumem top shows as served")->type_name("PID")->required();
   made->add_option(
@@ -197,7 +196,6 @@ CLI::App* add_dump_command(CLI::App& app, dump_options& options) {
   made->footer(
       "Traces and snapshots are of programs started with GPUMEM_HISTORY=100000; every program keeps its events.\n"
       "Example: gpumem dump 4711 --output train.pickle");
-  return made;
 }
 
 result<std::string> write_dump_of_process(const dump_options& options) {

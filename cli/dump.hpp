@@ -3,11 +3,8 @@
 
 #include <string>
 
+#include "cli_app.hpp"
 #include "gpumem/status.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace gpumem::cli {
 
@@ -18,7 +15,7 @@ struct dump_options {
 };
 
 /// Adds the subcommand; its arguments go into `options`.
-CLI::App* add_dump_command(CLI::App& app, dump_options& options);
+void add_dump_command(CLI::App& app, dump_options& options);
 
 /// Writes the dump and returns the path of its first file, `-` for standard output. An error message is one line that
 /// says what to do; `invalid_argument` if the process cannot give a dump.

@@ -6,13 +6,10 @@
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 
-#include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
 
 #include "fail.hpp"
 #include "listen_address.hpp"

@@ -143,7 +143,7 @@ std::string as_text(const prediction_run& run, const fit_options& options, const
 
 }  // namespace
 
-CLI::App* add_fit_command(CLI::App& app, fit_options& options) {
+void add_fit_command(CLI::App& app, fit_options& options) {
   CLI::App* const command =
       app.add_subcommand("fit", "runs a program simulated once, then names the smallest card that holds it");
   command->footer(
@@ -151,7 +151,6 @@ CLI::App* add_fit_command(CLI::App& app, fit_options& options) {
       "Example: gpumem fit -- python train.py");
   add_recorded_run_options(*command, options);
   command->add_flag("--json", options.json, "as JSON; the program's own output goes to standard error either way");
-  return command;
 }
 
 int fit(const fit_options& options) {

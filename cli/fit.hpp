@@ -1,11 +1,8 @@
 // `gpumem fit`: runs a program once on a simulated card with ample memory, and names the smallest card that holds it.
 #pragma once
 
+#include "cli_app.hpp"
 #include "recorded_run.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace gpumem::cli {
 
@@ -13,7 +10,7 @@ struct fit_options : recorded_run_options {
   bool json = false;
 };
 
-CLI::App* add_fit_command(CLI::App& app, fit_options& options);
+void add_fit_command(CLI::App& app, fit_options& options);
 
 /// Exit status: as for `predict`.
 int fit(const fit_options& options);

@@ -12,8 +12,7 @@ class job_limit {
  public:
   explicit job_limit(const settings& config, bool each_process);
   ~job_limit();
-  job_limit(const job_limit&) = delete;
-  job_limit& operator=(const job_limit&) = delete;
+  job_limit& operator=(job_limit&&) = delete;
   [[nodiscard]] const status& ready() const noexcept { return ready_; }
 
  private:

@@ -18,6 +18,7 @@
 #include <csignal>
 #include <optional>
 
+#include "exec_words.hpp"
 #include "kept_status.hpp"
 
 namespace gpumem::cli {
@@ -128,9 +129,7 @@ siginfo_t await_command(pid_t command, int run_lives, int signals) noexcept {
 
 ended run_kept(const std::string& path, const std::vector<std::string>& words, held_claims& claims) {
   std::vector<std::string> copies = words;
-  std::vector<char*> pointers;
-  for (std::string& word : copies) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
+  std::vector<char*> pointers = exec_words(copies);
   std::optional<pipe_ends> report = make_pipe();
   std::optional<pipe_ends> lives = make_pipe();
   if (!report || !lives) return {.exec_errno = errno};

@@ -8,21 +8,17 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <string_view>
+#include <utility>
 
 #include "devices.hpp"
-#include "dump.hpp"
-#include "exporter.hpp"
-#include "fit.hpp"
 #include "job_rank.hpp"
 #include "leases.hpp"
 #include "options.hpp"
-#include "predict.hpp"
 #include "print_error.hpp"
 #include "run.hpp"
-#include "simulate.hpp"
 #include "text.hpp"
 #include "top.hpp"
-#include "why.hpp"
 
 namespace {
 
@@ -36,6 +32,22 @@ void open_standard_descriptors() {
   if (fd >= 0) ::close(fd);
 }
 
+constexpr std::pair<std::string_view, int (*)(const cli::options&)> commands[] = {
+    {"run", [](const cli::options& options) { return cli::run_command(options.run); }},
+    {"devices", [](const cli::options& options) { return cli::show_devices(options.devices); }},
+    {"top", [](const cli::options& options) { return cli::show_top(options.top); }},
+    {"lease", [](const cli::options& options) { return cli::show_leases(options.lease); }},
+    {"plan", [](const cli::options& options) { return cli::make_plan(options.plan); }},
+    {"advise", [](const cli::options& options) { return cli::advise(options.advise); }},
+    {"simulate", [](const cli::options& options) { return cli::simulate(options.simulate); }},
+    {"predict", [](const cli::options& options) { return cli::predict(options.predict); }},
+    {"fit", [](const cli::options& options) { return cli::fit(options.fit); }},
+    {"convert", [](const cli::options& options) { return cli::convert(options.convert); }},
+    {"dump", [](const cli::options& options) { return cli::dump(options.dump); }},
+    {"why", [](const cli::options& options) { return cli::why(options.why); }},
+    {"exporter", [](const cli::options& options) { return cli::run_exporter(options.exporter); }},
+};
+
 int run(int argc, char** argv) {
   try {
     cli::options options;
@@ -48,33 +60,8 @@ int run(int argc, char** argv) {
       fmt::print("{}", **text);
       return 0;
     }
-    switch (options.subcommand) {
-      case cli::command::run:
-        return cli::run_command(options.run);
-      case cli::command::devices:
-        return cli::show_devices(options.devices);
-      case cli::command::top:
-        return cli::show_top(options.top);
-      case cli::command::lease:
-        return cli::show_leases(options.lease);
-      case cli::command::plan:
-        return cli::make_plan(options.plan);
-      case cli::command::advise:
-        return cli::advise(options.advise);
-      case cli::command::simulate:
-        return cli::simulate(options.simulate);
-      case cli::command::predict:
-        return cli::predict(options.predict);
-      case cli::command::fit:
-        return cli::fit(options.fit);
-      case cli::command::convert:
-        return cli::convert(options.convert);
-      case cli::command::dump:
-        return cli::dump(options.dump);
-      case cli::command::why:
-        return cli::why(options.why);
-      case cli::command::exporter:
-        return cli::run_exporter(options.exporter);
+    for (const auto& [name, perform] : commands) {
+      if (name == options.subcommand) return perform(options);
     }
   } catch (const std::exception& e) {
     print_error("gpumem: {}{}\n", rank_prefix(), printable(e.what(), 8192));

@@ -3,8 +3,6 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <string_view>
 #include <utility>
 
 #include "prometheus_text.hpp"

@@ -4,7 +4,6 @@
 #include <prometheus/metric_family.h>
 
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
 namespace gpumem::cli {

@@ -12,8 +12,7 @@ class oom_summary {
   /// Sets GPUMEM_OOM_FILE for the command, unless `config` names a file. Without a folder for it, prints no summary.
   explicit oom_summary(const settings& config);
   ~oom_summary();
-  oom_summary(const oom_summary&) = delete;
-  oom_summary& operator=(const oom_summary&) = delete;
+  oom_summary& operator=(oom_summary&&) = delete;
 
   /// Prints the summary on stderr if a request failed.
   void print() const;

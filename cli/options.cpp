@@ -64,18 +64,7 @@ struct command_line {
   std::string interval = "1";
   std::string pages;
   CLI::App* run = nullptr;
-  CLI::App* devices = nullptr;
   CLI::App* top = nullptr;
-  CLI::App* lease = nullptr;
-  CLI::App* plan = nullptr;
-  CLI::App* advise = nullptr;
-  CLI::App* simulate = nullptr;
-  CLI::App* predict = nullptr;
-  CLI::App* fit = nullptr;
-  CLI::App* convert = nullptr;
-  CLI::App* why = nullptr;
-  CLI::App* dump = nullptr;
-  CLI::App* exporter = nullptr;
   CLI::Option* wait_option = nullptr;
 
   explicit command_line(options& options) {
@@ -86,14 +75,14 @@ struct command_line {
     app.add_option("--pages", pages)->group("");  // for the build: writes man pages and completions into this folder
     add_run();
     add_looks(options);
-    plan = add_plan_command(app, options.plan);
-    advise = add_advise_command(app, options.advise);
-    simulate = add_simulate_command(app, options.simulate);
-    predict = add_predict_command(app, options.predict);
-    fit = add_fit_command(app, options.fit);
-    convert = add_convert_command(app, options.convert);
-    why = add_why_command(app, options.why);
-    dump = add_dump_command(app, options.dump);
+    add_plan_command(app, options.plan);
+    add_advise_command(app, options.advise);
+    add_simulate_command(app, options.simulate);
+    add_predict_command(app, options.predict);
+    add_fit_command(app, options.fit);
+    add_convert_command(app, options.convert);
+    add_why_command(app, options.why);
+    add_dump_command(app, options.dump);
     app.require_subcommand(0, 1);
   }
 
@@ -118,7 +107,8 @@ struct command_line {
   }
 
   void add_looks(options& options) {
-    devices = app.add_subcommand("devices", "every GPU of the machine and its users; creates no context");
+    CLI::App* const devices =
+        app.add_subcommand("devices", "every GPU of the machine and its users; creates no context");
     devices->add_flag("--json", options.devices.json, "as JSON");
     devices->footer(
         "Without NVML (NVIDIA's driver) it says so, with --json as {\"problem\":...}, and the status is 1.\n"
@@ -137,14 +127,15 @@ struct command_line {
         "memory, and d dumps the latest events to gpumem-PID.csv (gpumem dump).\n"
         "Example: gpumem top --interval 0.5\n"
         "Example: gpumem top --prometheus --output /var/lib/prometheus/node-exporter/gpumem.prom");
-    exporter = app.add_subcommand("exporter", "the figures of top, for Prometheus over HTTP");
+    CLI::App* const exporter = app.add_subcommand("exporter", "the figures of top, for Prometheus over HTTP");
     exporter->add_option("--listen", options.exporter.listen, "serve http://ADDRESS:PORT/metrics; port 0: any free one")
         ->type_name("ADDRESS:PORT")
         ->capture_default_str();
     exporter->footer(
         "Each scrape is one look. Ends at SIGINT or SIGTERM. Without authentication: keep the address local.\n"
         "Example: gpumem exporter --listen 127.0.0.1:9843");
-    lease = app.add_subcommand("lease", "leases on cards, held by programs started with --devices auto");
+    CLI::App* const lease =
+        app.add_subcommand("lease", "leases on cards, held by programs started with --devices auto");
     lease->add_flag("--json", options.lease.json, "as JSON");
     lease->add_option("--end", options.lease.end, "end the process that holds a lease (SIGTERM)")->type_name("PID");
     lease->footer(
@@ -171,7 +162,6 @@ status check_top(const command_line& line, const top_options& chosen) {
 
 result<std::optional<std::string>> parse_run(const command_line& line, std::span<const char* const> words,
                                              options& options) {
-  options.subcommand = command::run;
   for (std::size_t i = 0; i < line.settings.size(); ++i) {
     if (line.run->count(setting_options[i].option) > 0) {
       options.run.settings.emplace_back(setting_options[i].setting, line.settings[i]);
@@ -224,28 +214,19 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   if (line.app.get_subcommands().empty()) {
     return status{errc::bad_setting, fmt::format("no command; expected {} (--help describes them)", commands)};
   }
+  options.subcommand = line.app.get_subcommands().front()->get_name();
   if (line.run->parsed()) {
     const auto first_word = static_cast<std::size_t>(own < argc ? own + 1 : argc);
     return parse_run(line, std::span{argv, static_cast<std::size_t>(argc)}.subspan(first_word), options);
   }
-  const auto with_words = [&](command subcommand, std::vector<std::string>& words) {
-    options.subcommand = subcommand;
-    for (int i = own + 1; i < argc; ++i) words.emplace_back(argv[i]);
+  for (const auto& [name, words] :
+       {std::pair{"simulate", &options.simulate.command}, std::pair{"predict", &options.predict.command},
+        std::pair{"fit", &options.fit.command}}) {
+    if (options.subcommand != name) continue;
+    for (int i = own + 1; i < argc; ++i) words->emplace_back(argv[i]);
     return std::optional<std::string>{};
-  };
-  if (line.simulate->parsed()) return with_words(command::simulate, options.simulate.command);
-  if (line.predict->parsed()) return with_words(command::predict, options.predict.command);
-  if (line.fit->parsed()) return with_words(command::fit, options.fit.command);
+  }
   if (own < argc) return status{errc::bad_setting, "--: expected only with run, simulate, predict or fit"};
-  if (line.plan->parsed()) options.subcommand = command::plan;
-  if (line.advise->parsed()) options.subcommand = command::advise;
-  if (line.convert->parsed()) options.subcommand = command::convert;
-  if (line.why->parsed()) options.subcommand = command::why;
-  if (line.dump->parsed()) options.subcommand = command::dump;
-  if (line.lease->parsed()) options.subcommand = command::lease;
-  if (line.devices->parsed()) options.subcommand = command::devices;
-  if (line.top->parsed()) options.subcommand = command::top;
-  if (line.exporter->parsed()) options.subcommand = command::exporter;
   if (status fits = check_top(line, options.top); !fits) return fits;
   if (status read = read_interval(line.interval, options.top.interval_s); !read) return read;
   return std::optional<std::string>{};

@@ -48,24 +48,8 @@ struct lease_options {
   int end = 0;  ///< pid of the process to end; 0: none
 };
 
-enum class command : std::uint8_t {
-  run,
-  devices,
-  top,
-  lease,
-  plan,
-  advise,
-  simulate,
-  predict,
-  fit,
-  convert,
-  why,
-  dump,
-  exporter
-};
-
 struct options {
-  command subcommand = command::devices;
+  std::string subcommand;  ///< its name
   run_options run;
   devices_options devices;
   top_options top;

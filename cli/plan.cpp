@@ -113,7 +113,7 @@ int plan_trace(const plan_options& options, const plan::solve_options& limits) {
 
 }  // namespace
 
-CLI::App* add_plan_command(CLI::App& app, plan_options& options) {
+void add_plan_command(CLI::App& app, plan_options& options) {
   CLI::App* const plan =
       app.add_subcommand("plan", "computes offline placement for the policy planned, or for a static problem");
   plan->add_option("trace", options.trace, "a recording (GPUMEM_TRACE)")->type_name("TRACE");
@@ -135,7 +135,6 @@ CLI::App* add_plan_command(CLI::App& app, plan_options& options) {
       "Exit status: 1 if nothing fits within --capacity.\n"
       "Example: gpumem plan run.csv.gz -o run.plan\n"
       "Example: gpumem plan --static buffers.csv --capacity 1048576 -o placed.csv");
-  return plan;
 }
 
 int make_plan(const plan_options& options) {

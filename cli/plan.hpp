@@ -1,12 +1,9 @@
 // `gpumem plan`: computes an offline placement of a trace's step (for the policy `planned`) or of a static problem.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
-namespace CLI {
-class App;
-}
+#include "cli_app.hpp"
 
 namespace gpumem::cli {
 
@@ -21,7 +18,7 @@ struct plan_options {
 };
 
 /// Adds the subcommand; its arguments go into `options`.
-CLI::App* add_plan_command(CLI::App& app, plan_options& options);
+void add_plan_command(CLI::App& app, plan_options& options);
 
 /// Exit status: 0; 1 if the file has another format or nothing fits; 2 for contradictory options.
 int make_plan(const plan_options& options);

@@ -86,7 +86,7 @@ std::string as_text(const json& all, const std::string& trace) {
 
 }  // namespace
 
-CLI::App* add_predict_command(CLI::App& app, predict_options& options) {
+void add_predict_command(CLI::App& app, predict_options& options) {
   CLI::App* const predict =
       app.add_subcommand("predict", "runs a program simulated once, then says which cards and policies would hold it");
   predict->footer(
@@ -97,7 +97,6 @@ CLI::App* add_predict_command(CLI::App& app, predict_options& options) {
       ->allow_extra_args(false);
   add_recorded_run_options(*predict, options);
   predict->add_flag("--json", options.json, "as JSON; the program's own output goes to standard error either way");
-  return predict;
 }
 
 int predict(const predict_options& options) {

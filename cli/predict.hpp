@@ -4,11 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cli_app.hpp"
 #include "recorded_run.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace gpumem::cli {
 
@@ -17,7 +14,7 @@ struct predict_options : recorded_run_options {
   bool json = false;
 };
 
-CLI::App* add_predict_command(CLI::App& app, predict_options& options);
+void add_predict_command(CLI::App& app, predict_options& options);
 
 /// Exit status: 0; 3 if nothing fits; the command's own status if that is not 0; 1 and 2 as for every subcommand.
 int predict(const predict_options& options);

@@ -5,11 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "cli_app.hpp"
 #include "recorded_run.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace gpumem::cli {
 

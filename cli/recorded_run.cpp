@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "assign_or_return.hpp"
 #include "output_file.hpp"
 #include "process_traces.hpp"
 #include "run.hpp"
@@ -92,18 +93,16 @@ std::optional<std::uint64_t> reserved_by_gpumem(const std::string& figures) {
 /// Runs the program again, served by gpumem, which records the trace and counts its own memory.
 status record_by_gpumem(simulated_setup setup, const std::string& trace, const std::string& folder,
                         recording& recorded) {
-  const result<std::string> preload = find_preload();
-  if (!preload) return preload.why();
+  ASSIGN_OR_RETURN(const auto preload, find_preload());
   const std::string figures = folder + "/stats.json";
-  setup.preload = *preload;
+  setup.preload = preload;
   setup.history.clear();
   setup.variables["GPUMEM_POLICY"] = "growth";
   setup.variables["GPUMEM_TRACE"] = trace;
   setup.variables["GPUMEM_STATS"] = figures;
-  const result<simulated_outcome> ran = run_simulated(setup);
-  if (!ran) return ran.why();
-  if (status ok = check_one_recorded(*ran); !ok) return ok;
-  const simulated_process* const process = largest(*ran);
+  ASSIGN_OR_RETURN(const auto ran, run_simulated(setup));
+  if (status ok = check_one_recorded(ran); !ok) return ok;
+  const simulated_process* const process = largest(ran);
   const std::optional<std::uint64_t> reserved = reserved_by_gpumem(figures);
   if (process == nullptr || !reserved) {
     return {
@@ -150,19 +149,17 @@ result<recording> record_run(const recorded_run_options& options, std::uint64_t 
   std::error_code error;
   const std::string trace =
       options.trace.empty() ? folder.path() + "/run.csv" : std::filesystem::absolute(options.trace, error).string();
-  const result<simulated_setup> setup = setup_of(options, context_bytes, trace);
-  if (!setup) return setup.why();
+  ASSIGN_OR_RETURN(const auto setup, setup_of(options, context_bytes, trace));
   std::filesystem::remove(trace, error);  // a run that fails leaves no trace of an earlier one
   recording recorded;
-  result<simulated_outcome> ran = run_simulated(*setup);
-  if (!ran) return ran.why();
-  if (!ran->stopped.empty()) return status{errc::unsupported, ran->stopped};
-  exit_status = ran->settled_reads == 0 ? ran->exit_status : 0;
-  recorded.host_bytes = ran->host_bytes;
-  const simulated_process* const traced = take_trace(*ran, trace, !options.trace.empty(), recorded.warnings);
-  const simulated_process* const process = traced != nullptr ? traced : largest(*ran);
+  ASSIGN_OR_RETURN(auto ran, run_simulated(setup));
+  if (!ran.stopped.empty()) return status{errc::unsupported, ran.stopped};
+  exit_status = ran.settled_reads == 0 ? ran.exit_status : 0;
+  recorded.host_bytes = ran.host_bytes;
+  const simulated_process* const traced = take_trace(ran, trace, !options.trace.empty(), recorded.warnings);
+  const simulated_process* const process = traced != nullptr ? traced : largest(ran);
   if (exit_status != 0 || process == nullptr) {
-    const json figures = figures_of(*ran, *setup);
+    const json figures = figures_of(ran, setup);
     std::string why = exit_status != 0 ? fmt::format("the program ended with status {}", exit_status) : "";
     for (const auto& each : figures["warnings"]) why += (why.empty() ? "" : "; ") + each.get<std::string>();
     return status{errc::unsupported, why};
@@ -170,13 +167,13 @@ result<recording> record_run(const recorded_run_options& options, std::uint64_t 
   recorded.by_torch = traced != nullptr;
   recorded.native_reserved_bytes = reserved_of(process->record.card[0]);
   recorded.host_values_read = process->record.host_values_read;
-  recorded.processes = processes_with_memory(*ran);
-  if (ran->settled_reads != 0) recorded.warnings.push_back(settled_warning(*ran, *setup));
-  recorded.untrue_values = untrue_values_warning(*ran);
-  if (std::string why = unsupported_warning(*ran); !why.empty()) recorded.warnings.push_back(std::move(why));
+  recorded.processes = processes_with_memory(ran);
+  if (ran.settled_reads != 0) recorded.warnings.push_back(settled_warning(ran, setup));
+  recorded.untrue_values = untrue_values_warning(ran);
+  if (std::string why = unsupported_warning(ran); !why.empty()) recorded.warnings.push_back(std::move(why));
   if (!recorded.by_torch) {
-    if (status ok = check_one_recorded(*ran); !ok) return ok;
-    if (status ok = record_by_gpumem(*setup, trace, folder.path(), recorded); !ok) return ok;
+    if (status ok = check_one_recorded(ran); !ok) return ok;
+    if (status ok = record_by_gpumem(setup, trace, folder.path(), recorded); !ok) return ok;
   }
   result<bench::trace> loaded = bench::load_trace(trace);
   if (!loaded) return status{loaded.code(), "the program left no usable record: " + loaded.why().message()};

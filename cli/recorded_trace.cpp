@@ -2,7 +2,6 @@
 // allocator. gpumem_bench replays the trace and writes the page.
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "bench_page.hpp"

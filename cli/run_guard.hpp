@@ -14,8 +14,7 @@ class run_guard {
   explicit run_guard(const std::string& records);
   /// The run is over, and the guard ends without a further deed.
   ~run_guard();
-  run_guard(const run_guard&) = delete;
-  run_guard& operator=(const run_guard&) = delete;
+  run_guard& operator=(run_guard&&) = delete;
 
   /// The command of the run, a child of this process that it has not waited for.
   void watch(pid_t command) const;

@@ -18,8 +18,7 @@ class run_child_process {
  public:
   explicit run_child_process(pid_t pid);
   ~run_child_process();
-  run_child_process(const run_child_process&) = delete;
-  run_child_process& operator=(const run_child_process&) = delete;
+  run_child_process& operator=(run_child_process&&) = delete;
 
   /// Waits up to `time`. False if the command still runs then, or if a signal interrupted the wait.
   bool ended_within(std::chrono::milliseconds time);

@@ -6,9 +6,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
+#include "assign_or_return.hpp"
 #include "cards.hpp"
 #include "gpumem/policy.hpp"
 #include "options.hpp"
@@ -37,9 +37,7 @@ int fail(int code, std::string_view why) {
 
 status read_bytes(const std::string& text, const char* option, std::uint64_t& amount) {
   if (text == "0") return amount = 0, status{};
-  const result<std::uint64_t> bytes = parse_bytes(text, option);
-  if (!bytes) return bytes.why();
-  amount = *bytes;
+  ASSIGN_OR_RETURN(amount, parse_bytes(text, option));
   return {};
 }
 
@@ -56,9 +54,7 @@ status serve_by_policy(const simulate_options& options, simulated_setup& setup) 
     if (status ok = check.set("limit", options.limit); !ok) return {errc::bad_setting, "--" + ok.message()};
     setup.variables["GPUMEM_LIMIT"] = options.limit;
   }
-  const result<std::string> preload = find_preload();
-  if (!preload) return preload.why();
-  setup.preload = *preload;
+  ASSIGN_OR_RETURN(setup.preload, find_preload());
   return {};
 }
 
@@ -147,7 +143,7 @@ status choose_card(const std::string& card, std::string& key, std::uint64_t& byt
   return {};
 }
 
-CLI::App* add_simulate_command(CLI::App& app, simulate_options& options) {
+void add_simulate_command(CLI::App& app, simulate_options& options) {
   CLI::App* const simulate =
       app.add_subcommand("simulate", "runs a program on simulated cards: peak, and where it runs out");
   simulate->footer(
@@ -182,7 +178,6 @@ CLI::App* add_simulate_command(CLI::App& app, simulate_options& options) {
   simulate->add_flag("--quiet", options.quiet, "no summary");
   simulate->add_flag("--doctor", options.doctor,
                      "say what a run of COMMAND's Python (python3) needs and lacks, and what to type");
-  return simulate;
 }
 
 int simulate(const simulate_options& options) {

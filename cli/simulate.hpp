@@ -1,15 +1,11 @@
 // `gpumem simulate`: runs a program on simulated cards and reports the memory it took.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "cli_app.hpp"
 #include "values_text.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace gpumem::cli {
 
@@ -36,7 +32,7 @@ struct simulate_options {
   std::vector<std::string> command;
 };
 
-CLI::App* add_simulate_command(CLI::App& app, simulate_options& options);
+void add_simulate_command(CLI::App& app, simulate_options& options);
 
 /// The command's own exit status; 1 if a requirement is missing; 2 for wrong arguments.
 int simulate(const simulate_options& options);

@@ -16,9 +16,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "assign_or_return.hpp"
 #include "busy_wait_detector.hpp"
 #include "cards.hpp"
 #include "command_file.hpp"
+#include "exec_words.hpp"
 #include "host_memory.hpp"
 #include "kept_status.hpp"
 #include "print_error.hpp"
@@ -240,21 +242,17 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
     return status{errc::unsupported, fmt::format("{} {}: the simulated card cannot be preloaded into it", command.path,
                                                  command.no_preload)};
   }
-  const result<std::string> driver_folder = find_simulated_driver();
-  if (!driver_folder) return driver_folder.why();
-  if (const std::vector<std::string> missing = missing_files(*driver_folder); !missing.empty()) {
-    return status{errc::unsupported, fmt::format("{}: the simulated CUDA is incomplete, without {}: {}", *driver_folder,
+  ASSIGN_OR_RETURN(const auto driver_folder, find_simulated_driver());
+  if (const std::vector<std::string> missing = missing_files(driver_folder); !missing.empty()) {
+    return status{errc::unsupported, fmt::format("{}: the simulated CUDA is incomplete, without {}: {}", driver_folder,
                                                  fmt::join(missing, ", "), how_to_complete())};
   }
-  const result<std::string> preload = preload_list(*driver_folder, setup.preload);
-  if (!preload) return preload.why();
+  ASSIGN_OR_RETURN(const auto preload, preload_list(driver_folder, setup.preload));
   const temporary_folder records{"gpumem-simulate-"};
   if (records.path().empty()) return status{errc::unsupported, "cannot create a folder for records in TMPDIR"};
 
   std::vector<std::string> copies = setup.command;
-  std::vector<char*> words;
-  for (std::string& word : copies) words.push_back(word.data());
-  words.push_back(nullptr);
+  std::vector<char*> words = exec_words(copies);
   const auto begun = std::chrono::steady_clock::now();
   const run_guard guard{records.path()};
   const kept_status ends;
@@ -263,14 +261,14 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   if (child == 0) {
     ends.restore();
     if (setup.output_to_stderr) ::dup2(STDERR_FILENO, STDOUT_FILENO);
-    set_variables(setup, *driver_folder, *preload, records.path());
+    set_variables(setup, driver_folder, preload, records.path());
     ::execvp(command.path.c_str(), words.data());
     print_error("gpumem: {}: cannot be run: {}\n", command.path, std::strerror(errno));
     ::_exit(errno == ENOENT ? not_found : not_executable);
   }
   guard.watch(child);
   simulated_outcome outcome;
-  outcome.runtimes = libraries_in(*driver_folder + "/cuda12").empty() ? "13" : "12 or 13";
+  outcome.runtimes = libraries_in(driver_folder + "/cuda12").empty() ? "13" : "12 or 13";
   wait_for(child, records.path(), setup.settle_s, outcome);
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   outcome.processes = read_records(records.path());

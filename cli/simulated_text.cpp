@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <map>
 
 #include "cards.hpp"
 #include "device_figures.hpp"
 #include "rank_watch.hpp"
 #include "simulated_cuda.hpp"
-#include "text.hpp"
 #include "units.hpp"
 
 namespace gpumem::cli {

@@ -39,8 +39,7 @@ std::string summary_of(const nlohmann::ordered_json& figures);
 class recorded_trace {
  public:
   explicit recorded_trace(const simulate_options& options) : options_{options} {}
-  recorded_trace(const recorded_trace&) = delete;
-  recorded_trace& operator=(const recorded_trace&) = delete;
+  recorded_trace& operator=(recorded_trace&&) = delete;
   status prepare(simulated_setup& setup);
   /// Takes the trace of one process after the program has ended. Returns warnings of processes that are not in it.
   std::vector<std::string> collect(simulated_outcome& outcome);

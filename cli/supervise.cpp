@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <csignal>
 
+#include "exec_words.hpp"
+
 namespace gpumem::cli {
 namespace {
 
@@ -60,9 +62,7 @@ void stop_passing_signals() { child = 0; }
 
 ended run_child(const std::string& path, const std::vector<std::string>& words) {
   std::vector<std::string> copies = words;
-  std::vector<char*> pointers;
-  for (std::string& word : copies) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
+  std::vector<char*> pointers = exec_words(copies);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return {.exec_errno = errno};
   const kept_status status;

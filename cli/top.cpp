@@ -14,7 +14,6 @@
 #include "output_file.hpp"
 #include "prometheus_text.hpp"
 #include "served_figures.hpp"
-#include "text.hpp"
 #include "top_screen.hpp"
 
 namespace gpumem::cli {

@@ -47,8 +47,7 @@ class curses {
     ::endwin();
     ::delscreen(screen_);
   }
-  curses(const curses&) = delete;
-  curses& operator=(const curses&) = delete;
+  curses& operator=(curses&&) = delete;
   [[nodiscard]] bool open() const { return screen_ != nullptr; }
 
  private:

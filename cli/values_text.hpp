@@ -4,9 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
+#include "cli_app.hpp"
 
 namespace gpumem::cli {
 

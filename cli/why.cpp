@@ -218,7 +218,7 @@ result<std::uint64_t> capacity_of(const std::string& text) {
 
 }  // namespace
 
-CLI::App* add_why_command(CLI::App& app, why_options& options) {
+void add_why_command(CLI::App& app, why_options& options) {
   CLI::App* const why =
       app.add_subcommand("why", "why a recorded program ran out of memory, and what would have served it");
   why->footer(
@@ -233,7 +233,6 @@ CLI::App* add_why_command(CLI::App& app, why_options& options) {
   why->add_option("--html", options.html, "write the same as one page, with memory over time and the map of addresses")
       ->type_name("F");
   why->add_option("--json", options.json, "write the figures here as JSON; - is standard output")->type_name("F");
-  return why;
 }
 
 int why(const why_options& options) {

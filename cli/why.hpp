@@ -3,9 +3,7 @@
 
 #include <string>
 
-namespace CLI {
-class App;
-}
+#include "cli_app.hpp"
 
 namespace gpumem::cli {
 
@@ -17,7 +15,7 @@ struct why_options {
 };
 
 /// Adds the subcommand; its arguments go into `options`.
-CLI::App* add_why_command(CLI::App& app, why_options& options);
+void add_why_command(CLI::App& app, why_options& options);
 
 /// Exit status: 0; 3 if no setting serves the refused request; 1 if there is no recording or a file cannot be written;
 /// 2 for a usage error.

@@ -109,7 +109,7 @@ built_in_policy growth_policy() {
                       backing_parameter()},
        .variants = {"backing=mapped"},
        .takes = "on demand: a large request gets a segment of its own, others share steps of 16 to 128 MiB, then a "
-                "share of the pool",
+                "share of what the pool holds",
        .gives_back = "idle segments, on `trim` and before a request would fail",
        .choose_when = "the GPU is shared and the program's need is not known (default)"},
       [](const policy_setup& setup) -> std::unique_ptr<policy> {

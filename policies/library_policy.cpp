@@ -29,8 +29,7 @@ gpumem_policy_view to_c(const pool_view& view) noexcept {
 class library_policy final : public policy {
  public:
   library_policy(const gpumem_policy_functions& table, void* self) noexcept : table_{table}, self_{self} {}
-  library_policy(const library_policy&) = delete;
-  library_policy& operator=(const library_policy&) = delete;
+  library_policy& operator=(library_policy&&) = delete;
   ~library_policy() override { table_.close(self_); }
 
   segment_request first(const pool_view& view) override {

@@ -52,7 +52,7 @@ built_in_policy planned_policy() {
                        .help = "follows the plan, serves as `growth` if there is none, and writes a new one after a "
                                "run that departs from it"}},
        .takes = "one segment for the plan of an earlier run; beside it as `growth`",
-       .gives_back = "never",
+       .gives_back = "nothing; without a plan as `growth`",
        .choose_when = "the program repeats the same step"},
       [](const policy_setup& setup) {
         const bool renews = setup.parameters.contains("renew");

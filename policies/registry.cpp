@@ -12,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "assign_or_return.hpp"
 #include "built_in.hpp"
 #include "checked_mutex.hpp"
 #include "policy_text.hpp"
@@ -123,9 +124,7 @@ status usable(const registered_policy& row) {
 status add_policies(std::vector<registered_policy> rows) {
   for (registered_policy& row : rows) {
     if (status good = usable(row); !good) return good;
-    result<policy_needs> needs = needs_of(row, {});
-    if (!needs) return needs.why();
-    row.entry.needs = *std::move(needs);
+    ASSIGN_OR_RETURN(row.entry.needs, needs_of(row, {}));
   }
   registry& table = the_registry();
   const mutex_lock guard{table.lock};
@@ -160,28 +159,22 @@ std::vector<policy_entry> known_policies() {
 }
 
 result<policy_entry> find_policy(std::string_view text) {
-  result<registered_policy> row = row_of(text);
-  if (!row) return row.why();
-  const result<policy_parameters> parameters = parameters_in(text);
-  if (!parameters) return parameters.why();
-  if (status good = check_parameters(row->entry, *parameters); !good) return good;
-  if (!parameters->empty()) {
-    result<policy_needs> needs = needs_of(*row, *parameters);
-    if (!needs) return needs.why();
-    row->entry.needs = *std::move(needs);
+  ASSIGN_OR_RETURN(auto row, row_of(text));
+  ASSIGN_OR_RETURN(const auto parameters, parameters_in(text));
+  if (status good = check_parameters(row.entry, parameters); !good) return good;
+  if (!parameters.empty()) {
+    ASSIGN_OR_RETURN(row.entry.needs, needs_of(row, parameters));
   }
-  return std::move(row->entry);
+  return std::move(row.entry);
 }
 
 result<std::unique_ptr<policy>> make_policy(std::string_view text, const policy_setup& setup) {
-  const result<registered_policy> row = row_of(text);
-  if (!row) return row.why();
-  const result<policy_parameters> named = parameters_in(text);
-  if (!named) return named.why();
+  ASSIGN_OR_RETURN(const auto row, row_of(text));
+  ASSIGN_OR_RETURN(const auto named, parameters_in(text));
   policy_setup merged = setup;
-  merged.parameters.insert(named->begin(), named->end());
-  if (status good = check_parameters(row->entry, merged.parameters); !good) return good;
-  return made_by(*row, merged);
+  merged.parameters.insert(named.begin(), named.end());
+  if (status good = check_parameters(row.entry, merged.parameters); !good) return good;
+  return made_by(row, merged);
 }
 
 }  // namespace gpumem

@@ -27,8 +27,7 @@ class baseline_allocator final : public allocator {
       api_.release(baseline_, p, b.stream.handle);  // left over by a replay that ended early
     api_.close(baseline_);
   }
-  baseline_allocator(const baseline_allocator&) = delete;
-  baseline_allocator& operator=(const baseline_allocator&) = delete;
+  baseline_allocator& operator=(baseline_allocator&&) = delete;
 
   result<void*> do_allocate(const request& request, oom_slot* refusal) override {
     void* p = nullptr;

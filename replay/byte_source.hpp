@@ -24,8 +24,7 @@ class byte_source {
   /// `invalid_argument` gives only the reason, without the path: `no such file`, `a directory, not a file`.
   static result<std::unique_ptr<byte_source>> open(const std::string& path);
   ~byte_source();
-  byte_source(const byte_source&) = delete;
-  byte_source& operator=(const byte_source&) = delete;
+  byte_source& operator=(byte_source&&) = delete;
 
   /// Reads up to `buffer.size()` bytes; 0 at the end. `corrupt` describes damaged compression, or an expansion beyond
   /// the limit (reader_limits.hpp).

@@ -3,11 +3,10 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 
+#include "assign_or_return.hpp"
 #include "control.h"
 #include "gpumem/cuda_device.hpp"
 
@@ -78,9 +77,7 @@ result<const simcuda_functions*> simulated_driver() {
     if (named != nullptr && *named != '\0') {
       library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
     } else {
-      const result<void*> found = load(driver_name);
-      if (!found) return found.why();
-      library = *found;
+      ASSIGN_OR_RETURN(library, load(driver_name));
     }
     static simcuda_functions f;
     const bool all =
@@ -98,12 +95,11 @@ result<const simcuda_functions*> simulated_driver() {
 }
 
 result<const gpumem_baseline_api*> plug_in(const cuda_replay_config& config) {
-  const result<void*> library = load(!config.plug_in.empty() ? config.plug_in
-                                     : config.simulated      ? simulated_plug_in
-                                                             : gpu_plug_in);
-  if (!library) return library.why();
+  ASSIGN_OR_RETURN(const auto library, load(!config.plug_in.empty() ? config.plug_in
+                                            : config.simulated      ? simulated_plug_in
+                                                                    : gpu_plug_in));
   const gpumem_baseline_api* (*baselines)() = nullptr;
-  if (!find(*library, baselines, "gpumem_baselines")) return status{errc::unsupported, "no plug-in with baselines"};
+  if (!find(library, baselines, "gpumem_baselines")) return status{errc::unsupported, "no plug-in with baselines"};
   return baselines();
 }
 
@@ -132,15 +128,11 @@ result<std::unique_ptr<cuda_replay_device>> cuda_replay_device::open(const cuda_
   std::unique_ptr<cuda_replay_device> opened{new cuda_replay_device{config}};
   opened->only_ = std::unique_lock{one_at_a_time()};
   if (config.simulated) {
-    const auto sim = simulated_driver();
-    if (!sim) return sim.why();
-    opened->sim_ = *sim;
+    ASSIGN_OR_RETURN(opened->sim_, simulated_driver());
     opened->sim_->set_granularity(config.granularity_bytes);
     opened->sim_->configure(1, config.bytes, 0, config.referee ? 1 : 0);
   }
-  const auto api = plug_in(config);
-  if (!api) return api.why();
-  opened->api_ = *api;
+  ASSIGN_OR_RETURN(opened->api_, plug_in(config));
   if (const int code = opened->api_->set_device(config.ordinal); code != 0) {
     return status{errc::device_error,
                   fmt::format("cudaSetDevice({}) failed: {}", config.ordinal, opened->api_->error_text(code))};

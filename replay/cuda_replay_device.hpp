@@ -36,8 +36,7 @@ class cuda_replay_device {
   /// `unsupported` if this build or installation lacks the plug-in or the simulated driver.
   static result<std::unique_ptr<cuda_replay_device>> open(const cuda_replay_config& config);
   ~cuda_replay_device();
-  cuda_replay_device(const cuda_replay_device&) = delete;
-  cuda_replay_device& operator=(const cuda_replay_device&) = delete;
+  cuda_replay_device& operator=(cuda_replay_device&&) = delete;
 
   // --- the functions of sim_device that a replay calls ----------------------------------------------------
   stream_ref create_stream();

@@ -1,6 +1,7 @@
 /// `fit`: the smallest sufficient device. Tries capacities from the largest down to the first failure.
 #include <fmt/format.h>
 
+#include "assign_or_return.hpp"
 #include "baseline_allocator.hpp"
 #include "bits.hpp"
 #include "cuda_replay_device.hpp"
@@ -46,16 +47,14 @@ result<fit_figures> search_fit(std::uint64_t peak_live_bytes, const first_failur
   fit_figures figures{.peak_live_bytes = peak_live_bytes, .min_capacity_bytes = {}, .failures = {}};
   for (unsigned k = fit_steps + 1; k-- > 0;) {
     const std::uint64_t capacity_bytes = fit_capacity(peak_live_bytes, k);
-    const auto failed_at = trial(capacity_bytes);
-    if (!failed_at) return failed_at.why();
-    if (*failed_at) break;
+    ASSIGN_OR_RETURN(const auto failed_at, trial(capacity_bytes));
+    if (failed_at) break;
     figures.min_capacity_bytes = capacity_bytes;
   }
   for (const unsigned percent : shrinking_percents) {
     const std::uint64_t capacity_bytes = round_down(peak_live_bytes * percent / 100, block_granularity);
-    const auto failed_at = trial(capacity_bytes);
-    if (!failed_at) return failed_at.why();
-    figures.failures.push_back({.percent_of_peak = percent, .capacity_bytes = capacity_bytes, .at_op = *failed_at});
+    ASSIGN_OR_RETURN(const auto failed_at, trial(capacity_bytes));
+    figures.failures.push_back({.percent_of_peak = percent, .capacity_bytes = capacity_bytes, .at_op = failed_at});
   }
   return figures;
 }
@@ -67,22 +66,21 @@ result<fit_figures> measure_fit(const trace& recorded, const policy_row& row, co
         auto under_test = open_rig(fit_device(setup, capacity_bytes), row.config);
         if (!under_test)
           return std::optional<std::uint64_t>{0};  // the row's text was checked before, so it lacks memory to start
-        const auto outcome = replay_timed(plan, *under_test->memory, *under_test->gpu);
-        if (!outcome) return outcome.why();
-        return outcome->oom ? std::optional{outcome->ops} : std::nullopt;
+        ASSIGN_OR_RETURN(const auto outcome, replay_timed(plan, *under_test->memory, *under_test->gpu));
+        return outcome.oom ? std::optional{outcome.ops} : std::nullopt;
       });
 }
 
 result<std::optional<std::uint64_t>> try_baseline_in(const trace& recorded, const policy_row& row,
                                                      const replay_setup& setup, std::uint64_t capacity_bytes) {
-  auto replay_device = cuda_replay_device::open(
-      {.bytes = capacity_bytes, .referee = false, .granularity_bytes = block_granularity, .plug_in = row.plug_in});
-  if (!replay_device) return replay_device.why();
-  auto memory = open_baseline(**replay_device, row.baseline);
+  ASSIGN_OR_RETURN(
+      auto replay_device,
+      cuda_replay_device::open(
+          {.bytes = capacity_bytes, .referee = false, .granularity_bytes = block_granularity, .plug_in = row.plug_in}));
+  auto memory = open_baseline(*replay_device, row.baseline);
   if (!memory) return std::optional<std::uint64_t>{0};
-  const auto outcome = replay_timed(plan_for(recorded, row, setup), **memory, **replay_device);
-  if (!outcome) return outcome.why();
-  return outcome->oom ? std::optional{outcome->ops} : std::nullopt;
+  ASSIGN_OR_RETURN(const auto outcome, replay_timed(plan_for(recorded, row, setup), **memory, *replay_device));
+  return outcome.oom ? std::optional{outcome.ops} : std::nullopt;
 }
 
 }  // namespace gpumem::bench

@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "assign_or_return.hpp"
 #include "baseline_allocator.hpp"
 #include "cuda_replay_device.hpp"
 #include "gpumem/cuda_device.hpp"
@@ -16,9 +17,7 @@ result<rig> open_rig(const sim_config& device_config, const settings& config) {
   rig opened_rig;
   opened_rig.gpu = std::make_unique<sim_device>(device_config);
   const std::array<device*, 1> devices{opened_rig.gpu.get()};
-  auto opened = allocator::open(devices, config);
-  if (!opened) return opened.why();
-  opened_rig.memory = *std::move(opened);
+  ASSIGN_OR_RETURN(opened_rig.memory, allocator::open(devices, config));
   return opened_rig;
 }
 
@@ -47,28 +46,21 @@ result<cuda_rig> open_cuda_rig(const policy_row& row, const replay_setup& setup,
   const int ordinal = setup.cuda ? setup.cuda->info.ordinal : 0;
   const std::uint64_t bytes = setup.cuda ? setup.cuda->info.total_bytes : setup.device.capacity_bytes;
   cuda_rig opened_rig;
-  auto replay_device = cuda_replay_device::open({.simulated = simulated(setup),
-                                                 .ordinal = ordinal,
-                                                 .bytes = bytes,
-                                                 .referee = checked,
-                                                 .plug_in = row.plug_in,
-                                                 .works = checked});
-  if (!replay_device) return replay_device.why();
-  opened_rig.replay_device = *std::move(replay_device);
+  ASSIGN_OR_RETURN(auto replay_device, cuda_replay_device::open({.simulated = simulated(setup),
+                                                                 .ordinal = ordinal,
+                                                                 .bytes = bytes,
+                                                                 .referee = checked,
+                                                                 .plug_in = row.plug_in,
+                                                                 .works = checked}));
+  opened_rig.replay_device = std::move(replay_device);
   if (!row.baseline.empty()) {
-    auto opened = open_baseline(*opened_rig.replay_device, row.baseline);
-    if (!opened) return opened.why();
-    opened_rig.memory = *std::move(opened);
+    ASSIGN_OR_RETURN(opened_rig.memory, open_baseline(*opened_rig.replay_device, row.baseline));
     return opened_rig;
   }
-  auto opened_device = open_cuda_device({.ordinal = ordinal});
-  if (!opened_device) return opened_device.why();
-  opened_rig.gpu = *std::move(opened_device);
+  ASSIGN_OR_RETURN(opened_rig.gpu, open_cuda_device({.ordinal = ordinal}));
   if (log != nullptr) opened_rig.logged = std::make_unique<logged_device>(*opened_rig.gpu, *log);
   const std::array<device*, 1> devices{log != nullptr ? opened_rig.logged.get() : opened_rig.gpu.get()};
-  auto opened = allocator::open(devices, row.config);
-  if (!opened) return opened.why();
-  opened_rig.memory = *std::move(opened);
+  ASSIGN_OR_RETURN(opened_rig.memory, allocator::open(devices, row.config));
   opened_rig.replay_device->reserved_by([over = opened_rig.memory.get()] {
     std::uint64_t sum = 0;
     for (const logical_device& each : over->devices()) {
@@ -118,9 +110,8 @@ page_figures pages_of(const allocator& memory) {
 
 result<compare_figures> measure_checked_on_cuda(const trace& recorded, const policy_row& row,
                                                 const replay_setup& setup) {
-  auto under_test = open_cuda_rig(row, setup, true);
-  if (!under_test) return under_test.why();
-  cuda_replay_device& replay_device = *under_test->replay_device;
+  ASSIGN_OR_RETURN(auto under_test, open_cuda_rig(row, setup, true));
+  cuda_replay_device& replay_device = *under_test.replay_device;
   replay_plan plan = cuda_plan_for(recorded, row, setup);
   const half_meter meter{plan, [&]() -> half_meter::counters {
                            const auto calls = replay_device.device_calls();
@@ -128,9 +119,8 @@ result<compare_figures> measure_checked_on_cuda(const trace& recorded, const pol
                            if (!calls || !ns) return std::nullopt;
                            return half_figures{.memory_calls = memory_calls_of(*calls), .in_device_calls_ns = *ns};
                          }};
-  const auto outcome = replay_checked(plan, *under_test->memory, replay_device);
-  if (!outcome) return outcome.why();
-  compare_figures figures{.outcome = *outcome,
+  ASSIGN_OR_RETURN(const auto outcome, replay_checked(plan, *under_test.memory, replay_device));
+  compare_figures figures{.outcome = outcome,
                           .peak_reserved_bytes = replay_device.peak_used_bytes(),
                           .hazards = replay_device.hazards(),
                           .in_device_calls_ns = replay_device.in_calls_ns(),
@@ -138,24 +128,22 @@ result<compare_figures> measure_checked_on_cuda(const trace& recorded, const pol
                           .pages = {},
                           .prefix_ops = {},
                           .host_ns_per_op = {}};
-  if (!figures.calls && under_test->gpu != nullptr) figures.calls = under_test->gpu->calls();
+  if (!figures.calls && under_test.gpu != nullptr) figures.calls = under_test.gpu->calls();
   figures.second_half = meter.second_half();
-  if (row.baseline.empty()) figures.pages = pages_of(*under_test->memory);
+  if (row.baseline.empty()) figures.pages = pages_of(*under_test.memory);
   if (plan.most_ops < recorded.ops.size()) figures.prefix_ops = plan.most_ops;
   return figures;
 }
 
 result<replay_outcome> replay_timed_on_cuda(const trace& recorded, const policy_row& row, const replay_setup& setup) {
-  auto under_test = open_cuda_rig(row, setup, false);
-  if (!under_test) return under_test.why();
-  return replay_timed(cuda_plan_for(recorded, row, setup), *under_test->memory, *under_test->replay_device);
+  ASSIGN_OR_RETURN(auto under_test, open_cuda_rig(row, setup, false));
+  return replay_timed(cuda_plan_for(recorded, row, setup), *under_test.memory, *under_test.replay_device);
 }
 
 result<replay_outcome> replay_timed_on_sim(const replay_plan& plan, const policy_row& row,
                                            const sim_config& device_config) {
-  auto under_test = open_rig(device_config, row.config);
-  if (!under_test) return under_test.why();
-  return replay_timed(plan, *under_test->memory, *under_test->gpu);
+  ASSIGN_OR_RETURN(auto under_test, open_rig(device_config, row.config));
+  return replay_timed(plan, *under_test.memory, *under_test.gpu);
 }
 
 history history_of(const memory_log& log, const replay_outcome& outcome, const allocator& memory) {
@@ -195,18 +183,16 @@ std::uint64_t memory_calls_of(const call_counts& calls) noexcept {
 
 result<compare_figures> measure_checked(const trace& recorded, const policy_row& row, const replay_setup& setup) {
   if (on_cuda(row, setup)) return measure_checked_on_cuda(recorded, row, setup);
-  auto under_test = open_rig(setup.device, row.config);
-  if (!under_test) return under_test.why();
-  sim_device& simulated = *under_test->gpu;
+  ASSIGN_OR_RETURN(auto under_test, open_rig(setup.device, row.config));
+  sim_device& simulated = *under_test.gpu;
   replay_plan plan = plan_for(recorded, row, setup);
   const half_meter meter{plan, [&]() -> half_meter::counters {
                            return half_figures{.memory_calls = memory_calls_of(simulated.calls()),
                                                .in_device_calls_ns = simulated.in_calls_ns()};
                          }};
-  const auto outcome = replay_checked(plan, *under_test->memory, simulated);
-  if (!outcome) return outcome.why();
+  ASSIGN_OR_RETURN(const auto outcome, replay_checked(plan, *under_test.memory, simulated));
   return compare_figures{
-      .outcome = *outcome,
+      .outcome = outcome,
       .peak_reserved_bytes = simulated.peak_used_bytes(),
       .hazards = simulated.hazard_count(),
       .in_device_calls_ns = simulated.in_calls_ns(),
@@ -220,11 +206,11 @@ result<compare_figures> measure_checked(const trace& recorded, const policy_row&
 result<std::optional<double>> measure_pass(const trace& recorded, const policy_row& row, const replay_setup& setup) {
   sim_config device_config = setup.device;
   device_config.referee = false;
-  const auto outcome = on_cuda(row, setup) ? replay_timed_on_cuda(recorded, row, setup)
-                                           : replay_timed_on_sim(plan_for(recorded, row, setup), row, device_config);
-  if (!outcome) return outcome.why();
-  if (outcome->ops == 0) return std::optional<double>{};
-  return std::optional{static_cast<double>(outcome->elapsed_ns) / static_cast<double>(outcome->ops)};
+  ASSIGN_OR_RETURN(const auto outcome, on_cuda(row, setup)
+                                           ? replay_timed_on_cuda(recorded, row, setup)
+                                           : replay_timed_on_sim(plan_for(recorded, row, setup), row, device_config));
+  if (outcome.ops == 0) return std::optional<double>{};
+  return std::optional{static_cast<double>(outcome.elapsed_ns) / static_cast<double>(outcome.ops)};
 }
 
 result<std::optional<double>> median_of_three(const std::function<result<std::optional<double>>()>& pass) {
@@ -251,24 +237,20 @@ result<std::optional<history>> measure_history(const trace& recorded, const poli
   memory_log log;
   logged_device logged{simulated, log};
   const std::array<device*, 1> devices{&logged};
-  auto memory = allocator::open(devices, row.config);
-  if (!memory) return memory.why();
+  ASSIGN_OR_RETURN(auto memory, allocator::open(devices, row.config));
   replay_plan plan = plan_for(recorded, row, setup);
   plan.log = &log;
-  const auto outcome = replay_checked(plan, **memory, simulated);
-  if (!outcome) return outcome.why();
-  return std::optional{history_of(log, *outcome, **memory)};
+  ASSIGN_OR_RETURN(const auto outcome, replay_checked(plan, *memory, simulated));
+  return std::optional{history_of(log, outcome, *memory)};
 }
 
 result<history> measure_history_on_cuda(const trace& recorded, const policy_row& row, const replay_setup& setup) {
   memory_log log;
-  auto under_test = open_cuda_rig(row, setup, true, &log);
-  if (!under_test) return under_test.why();
+  ASSIGN_OR_RETURN(auto under_test, open_cuda_rig(row, setup, true, &log));
   replay_plan plan = cuda_plan_for(recorded, row, setup);
   plan.log = &log;
-  const auto outcome = replay_checked(plan, *under_test->memory, *under_test->replay_device);
-  if (!outcome) return outcome.why();
-  return history_of(log, *outcome, *under_test->memory);
+  ASSIGN_OR_RETURN(const auto outcome, replay_checked(plan, *under_test.memory, *under_test.replay_device));
+  return history_of(log, outcome, *under_test.memory);
 }
 
 }  // namespace gpumem::bench

@@ -3,11 +3,8 @@
 
 #include <string>
 
+#include "cli_app.hpp"
 #include "gpumem/status.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace gpumem::bench {
 

@@ -15,8 +15,7 @@ class progress {
  public:
   progress(std::size_t steps, bool quiet);
   ~progress();
-  progress(const progress&) = delete;
-  progress& operator=(const progress&) = delete;
+  progress& operator=(progress&&) = delete;
 
   /// Counts one step and shows its name.
   void step(std::string_view name);
@@ -34,8 +33,7 @@ class timed_progress {
  public:
   timed_progress(std::string task, double longest_s);
   ~timed_progress();
-  timed_progress(const timed_progress&) = delete;
-  timed_progress& operator=(const timed_progress&) = delete;
+  timed_progress& operator=(timed_progress&&) = delete;
 
  private:
   void draw();

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <type_traits>
 
+#include "assign_or_return.hpp"
 #include "bits.hpp"
 #include "cuda_replay_device.hpp"
 
@@ -180,13 +181,12 @@ class replay_run {
     std::uint64_t live = 0;
     fragmentation current;
     for (const logical_device& each : memory_.devices()) {
-      const auto stats = memory_.stats(each.ordinal);
-      if (!stats) return stats.why();
-      free += stats->thread_cached_bytes + stats->cached_bytes + stats->fenced_bytes + stats->idle_bytes;
-      largest += stats->largest_free_bytes;
-      requested += stats->requested_bytes;
-      live += stats->live_bytes;
-      current.largest_free_bytes = std::max(current.largest_free_bytes, stats->largest_free_bytes);
+      ASSIGN_OR_RETURN(const auto stats, memory_.stats(each.ordinal));
+      free += stats.thread_cached_bytes + stats.cached_bytes + stats.fenced_bytes + stats.idle_bytes;
+      largest += stats.largest_free_bytes;
+      requested += stats.requested_bytes;
+      live += stats.live_bytes;
+      current.largest_free_bytes = std::max(current.largest_free_bytes, stats.largest_free_bytes);
     }
     if (free != 0) current.external = 1 - static_cast<double>(largest) / static_cast<double>(free);
     if (live != 0) current.internal = 1 - static_cast<double>(requested) / static_cast<double>(live);
@@ -197,10 +197,9 @@ class replay_run {
   status finish() {
     for (const logical_device& each : memory_.devices()) {
       if (status sound = memory_.check(each.ordinal); !sound) return sound;
-      const auto stats = memory_.stats(each.ordinal);
-      if (!stats) return stats.why();
-      if (stats->misuses != 0) {
-        return {errc::corrupt, fmt::format("pool {}: {} frees were refused", each.ordinal, stats->misuses)};
+      ASSIGN_OR_RETURN(const auto stats, memory_.stats(each.ordinal));
+      if (stats.misuses != 0) {
+        return {errc::corrupt, fmt::format("pool {}: {} frees were refused", each.ordinal, stats.misuses)};
       }
     }
     return {};

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "assign_or_return.hpp"
 #include "bits.hpp"
 #include "gpumem/allocator.hpp"
 #include "pickle.hpp"
@@ -284,10 +285,9 @@ result<std::size_t> choose_device(const pickle_data& data, std::span<const index
 
 result<trace> trace_of_snapshot(std::string_view bytes, int device) {
   bool is_cut = false;
-  const auto data = pickle_data::read(bytes, &is_cut);
-  if (!data) return data.why();
-  const auto segments = data->find(data->root(), "segments");
-  const auto traces = data->find(data->root(), "device_traces");
+  ASSIGN_OR_RETURN(const auto data, pickle_data::read(bytes, &is_cut));
+  const auto segments = data.find(data.root(), "segments");
+  const auto traces = data.find(data.root(), "device_traces");
   if (is_cut && segments && !traces) {
     return damaged(fmt::format("cut short at byte {}: the file ends before its events", bytes.size()));
   }
@@ -295,29 +295,26 @@ result<trace> trace_of_snapshot(std::string_view bytes, int device) {
     return damaged(
         fmt::format("a pickle, but not a memory snapshot of PyTorch (segments, device_traces); {}", how_to_record));
   }
-  const std::span<const index> all = data->items(*traces);
-  const auto chosen = choose_device(*data, all, device);
-  if (!chosen) return chosen.why();
-  const snapshot_reader reader{*data, bytes.size()};
-  const std::span<const index> keys = data->items(data->root());
-  const bool whole = !is_cut || *chosen + 1 != all.size() || data->text(keys[keys.size() - 2]) != "device_traces";
-  const auto events = reader.events(all[*chosen], whole);
-  if (!events) return events.why();
-  if (events->empty()) return damaged(fmt::format("no allocation was recorded; {}", how_to_record));
+  const std::span<const index> all = data.items(*traces);
+  ASSIGN_OR_RETURN(const auto chosen, choose_device(data, all, device));
+  const snapshot_reader reader{data, bytes.size()};
+  const std::span<const index> keys = data.items(data.root());
+  const bool whole = !is_cut || chosen + 1 != all.size() || data.text(keys[keys.size() - 2]) != "device_traces";
+  ASSIGN_OR_RETURN(const auto events, reader.events(all[chosen], whole));
+  if (events.empty()) return damaged(fmt::format("no allocation was recorded; {}", how_to_record));
   if (!whole) {
-    auto made = make_trace(*events, freed_first(*events));
+    auto made = make_trace(events, freed_first(events));
     if (made) {
       made->cut = fmt::format(
           "cut short at byte {}; read to event {}; a snapshot does not say how many more there were, and blocks from "
           "before the recording are known only where an event frees them",
-          bytes.size(), data->items(all[*chosen]).size());
+          bytes.size(), data.items(all[chosen]).size());
     }
     return made;
   }
-  auto live = reader.live_at_end(*segments, static_cast<std::int64_t>(*chosen));
-  if (!live) return live.why();
-  if (status went = rewind(*events, *live); !went) return went;
-  auto made = make_trace(*events, *live);
+  ASSIGN_OR_RETURN(auto live, reader.live_at_end(*segments, static_cast<std::int64_t>(chosen)));
+  if (status went = rewind(events, live); !went) return went;
+  auto made = make_trace(events, live);
   if (made && is_cut) made->cut = fmt::format("cut short at byte {}, behind the events, which are whole", bytes.size());
   return made;
 }

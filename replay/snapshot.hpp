@@ -5,7 +5,6 @@
 /// The segment events of PyTorch's allocator are left out.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "trace.hpp"

@@ -54,10 +54,6 @@ int simcuda_charge_library(uint64_t* address, uint64_t bytes);
 int simcuda_discharge_library(uint64_t address);
 /* Call when the program requests memory by a function that a simulated library lacks. */
 void simcuda_note_unsupported(const char* function);
-/* Number of undefined uses, counted with SIMCUDA_STRICT=report, which also prints them at exit. */
-uint64_t simcuda_undefined_uses(void);
-/* Makes the n-th call of the function from now on return `error`, and every later call in its context. */
-void simcuda_break_at(const char* function, unsigned nth, int error);
 /* Makes the n-th call of the function ("*": any function) from now on return `error`, once. */
 void simcuda_fail(const char* function, unsigned nth, int error);
 /* While paused, calls neither fail by plan nor count. */
@@ -65,8 +61,6 @@ void simcuda_pause_failures(int paused);
 int simcuda_failure_planned(void);
 /* Counts the calls of the function (a base name: cuMemAlloc); of all functions if null. */
 uint64_t simcuda_calls(const char* function);
-/* Runs the destructors of user objects without references; otherwise they run some driver calls later. */
-void simcuda_finish_destructors(void);
 /* Call if the program's small operations are computed: from now on copies and fills of up to `kept_bytes` move bytes,
  * and memory has marks (driver/value_marks.hpp). */
 void simcuda_compute_values(uint64_t kept_bytes);

@@ -28,8 +28,7 @@ class shared_cards {
 
   shared_cards() = default;
   ~shared_cards();
-  shared_cards(const shared_cards&) = delete;
-  shared_cards& operator=(const shared_cards&) = delete;
+  shared_cards& operator=(shared_cards&&) = delete;
 
   /// Enters this process in the file, after creating it or replacing one whose processes have all ended. Returns an
   /// empty text, or an error: the processes in it share different cards, or the file cannot be opened.

@@ -10,8 +10,7 @@
 
 struct gpumem_baseline {
   gpumem_baseline() = default;
-  gpumem_baseline(const gpumem_baseline&) = delete;
-  gpumem_baseline& operator=(const gpumem_baseline&) = delete;
+  gpumem_baseline& operator=(gpumem_baseline&&) = delete;
   virtual ~gpumem_baseline() = default;
   virtual cudaError_t allocate(void** block, std::size_t bytes, cudaStream_t stream) = 0;
   virtual cudaError_t release(void* block, cudaStream_t stream) = 0;

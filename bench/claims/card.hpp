@@ -5,7 +5,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string_view>
 
 #include "claim.hpp"
@@ -17,10 +16,10 @@ struct experiment_card {
   sim_device* simulated = nullptr;  ///< the same device if simulated, else null
   std::uint64_t free_bytes = 0;     ///< at opening, after the context was created
 
-  [[nodiscard]] result<std::uint64_t> taken_bytes() const;
+  [[nodiscard]] std::uint64_t taken_bytes() const;
   /// The bytes that the process uses on the card now, including its context, from NVML. Without NVML, all memory in use
   /// on the card.
-  [[nodiscard]] result<std::uint64_t> context_bytes() const;
+  [[nodiscard]] std::uint64_t context_bytes() const;
 };
 /// `simulated` configures the simulated card, used if the setup names no GPU.
 result<experiment_card> open_card(const claim_setup& setup, const sim_config& simulated);

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
 
+#include "assign_or_return.hpp"
 #include "bits.hpp"
 #include "card.hpp"
 #include "claims_report.hpp"
@@ -73,9 +73,7 @@ status try_card(const claim_setup& setup) {
                                format_bytes(card->gpu->info().total_bytes), card->gpu->info().name,
                                format_bytes(least_bytes)));
   }
-  const auto row = plain_row("growth");
-  if (!row) return row.why();
-  const status opened = try_on_cuda(*row, setup.replay);
+  const status opened = try_on_cuda(plain_row("growth"), setup.replay);
   return opened.ok() ? status{} : refused(opened.message());
 }
 
@@ -140,8 +138,7 @@ class quiet_log {
  public:
   quiet_log() : former_{set_log_sink([](std::string_view) {})} {}
   ~quiet_log() { (void)set_log_sink(std::move(former_)); }
-  quiet_log(const quiet_log&) = delete;
-  quiet_log& operator=(const quiet_log&) = delete;
+  quiet_log& operator=(quiet_log&&) = delete;
 
  private:
   log_sink former_;
@@ -150,17 +147,14 @@ class quiet_log {
 }  // namespace
 
 result<claims_report> run_claims(const options& options) {
-  const auto claims = asked_for(options.only);
-  if (!claims) return claims.why();
+  ASSIGN_OR_RETURN(const auto claims, asked_for(options.only));
   claim_setup setup;
   setup.replay.seed = options.setup.seed;
   setup.replay.lag_ns = options.setup.lag_ns;
-  const auto paths = traces_in(bundled_traces_folder());
-  if (!paths) return paths.why();
-  for (const std::string& path : *paths) {
-    auto t = load_trace(path);
-    if (!t) return t.why();
-    setup.bundled.push_back(*std::move(t));
+  ASSIGN_OR_RETURN(const auto paths, traces_in(bundled_traces_folder()));
+  for (const std::string& path : paths) {
+    ASSIGN_OR_RETURN(auto t, load_trace(path));
+    setup.bundled.push_back(std::move(t));
   }
   claim_setup setup_on_card = setup;
   setup_on_card.replay.device = options.setup.device;
@@ -170,31 +164,33 @@ result<claims_report> run_claims(const options& options) {
   }
   // The experiments run into limits on purpose, so the allocator's warnings are dropped.
   const quiet_log no_lines;
-  std::vector<findings> found(claims->size());
-  progress bar{claims->size(), options.quiet};
+  std::vector<findings> found(claims.size());
+  progress bar{claims.size(), options.quiet};
   const unsigned jobs =
       options.setup.cuda ? 1 : options.jobs;  // experiments on a GPU run one after the other, alone on the card
-  status ran = run_parallel(claims->size(), jobs, [&](std::size_t index) -> status {
-    auto got = (*claims)[index].run(on_card((*claims)[index], options) ? setup_on_card : setup);
-    if (!got) return {got.code(), fmt::format("{}: {}", (*claims)[index].id, got.why().message())};
-    found[index] = *std::move(got);
-    bar.step((*claims)[index].id);
+  status ran = run_parallel(claims.size(), jobs, [&](std::size_t index) -> status {
+    const claim& each = claims[index];
+    try {
+      found[index] = each.run(on_card(each, options) ? setup_on_card : setup);
+    } catch (const experiment_failed& failed) {
+      return {failed.why.code(), fmt::format("{}: {}", each.id, failed.why.message())};
+    }
+    bar.step(each.id);
     return {};
   });
   if (!ran) return ran;
 
   std::vector<framework_findings> by_frameworks;
   for (const std::string& framework : options.frameworks) {
-    auto got = measure_with(framework, options);
-    if (!got) return got.why();
-    std::move(got->begin(), got->end(), std::back_inserter(by_frameworks));
+    ASSIGN_OR_RETURN(auto got, measure_with(framework, options));
+    std::move(got.begin(), got.end(), std::back_inserter(by_frameworks));
   }
 
   claims_report report;
   figures_json list = figures_json::array();
   bool all_simulated = true;
-  for (std::size_t i = 0; i < claims->size(); ++i) {
-    const claim& each = (*claims)[i];
+  for (std::size_t i = 0; i < claims.size(); ++i) {
+    const claim& each = claims[i];
     const std::string device = device_of(each, options);
     all_simulated &= !on_card(each, options) || options.setup.cuda->info.simulated;
     const std::string difference = on_card(each, options) ? fmt::format(" On {}: {}", device, each.on_card) : "";

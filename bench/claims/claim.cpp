@@ -7,44 +7,32 @@
 namespace gpumem::bench {
 
 std::string_view to_string(verdict outcome) noexcept {
-  switch (outcome) {
-    case verdict::holds:
-      return "holds";
-    case verdict::does_not_hold:
-      return "does not hold";
-    case verdict::depends:
-      break;
-  }
-  return "depends";
+  if (outcome == verdict::holds) return "holds";
+  return outcome == verdict::does_not_hold ? "does not hold" : "depends";
 }
 
-result<policy_row> plain_row(std::string_view text) { return parse_policy_row(text, {}, ""); }
+policy_row plain_row(std::string_view text) { return need(parse_policy_row(text, {}, "")); }
 
-result<std::vector<trace>> all_workloads(const claim_setup& setup) {
+std::vector<trace> all_workloads(const claim_setup& setup) {
   std::vector<trace> traces = setup.bundled;
   for (const char* text : {"random,ops=40000", "training,ops=40000", "epochs,ops=40000", "serving,ops=40000",
                            "pipeline,ops=40000", "tenants,ops=40000"}) {
-    auto made = make_workload(text, setup.replay.seed);
-    if (!made) return made.why();
-    traces.push_back(*std::move(made));
+    traces.push_back(need(make_workload(text, setup.replay.seed)));
   }
   return traces;
 }
 
-result<std::optional<std::uint64_t>> smallest_capacity(const trace& recorded, const policy_row& row,
-                                                       const replay_setup& setup) {
-  const auto of_fit = fit_row(row);
-  if (!of_fit) return of_fit.why();
+std::optional<std::uint64_t> smallest_capacity(const trace& recorded, const policy_row& row,
+                                               const replay_setup& setup) {
+  const auto of_fit = need(fit_row(row));
   const std::uint64_t peak = peak_live_of(recorded, row.tenants);
-  const replay_plan plan = plan_for(recorded, *of_fit, setup);
+  const replay_plan plan = plan_for(recorded, of_fit, setup);
   std::optional<std::uint64_t> smallest;
   for (std::uint64_t percent = 251; percent-- > 100;) {
     const std::uint64_t capacity = round_down(peak * percent / 100, block_granularity);
-    auto under_test = open_rig(fit_device(setup, capacity), of_fit->config);
+    auto under_test = open_rig(fit_device(setup, capacity), of_fit.config);
     if (!under_test) break;  // the policy cannot start in this capacity
-    const auto outcome = replay_timed(plan, *under_test->memory, *under_test->gpu);
-    if (!outcome) return outcome.why();
-    if (outcome->oom) break;
+    if (need(replay_timed(plan, *under_test->memory, *under_test->gpu)).oom) break;
     smallest = capacity;
   }
   return smallest;

@@ -38,7 +38,7 @@ struct claim {
   std::string_view source;
   std::string_view experiment;  ///< the set-up, in enough detail to judge it
   std::string_view expected;
-  result<findings> (*run)(const claim_setup& setup);
+  findings (*run)(const claim_setup& setup);
   std::string_view on_card{};  ///< how the set-up differs on the card of --device; empty: runs only simulated
 };
 
@@ -51,14 +51,27 @@ std::vector<claim> day_claims();
 
 // --- shared by the experiments -----------------------------------------------------------------------------------
 
+/// Ends an experiment whose set-up or allocator fails; `run_claims` reports it.
+struct experiment_failed {
+  status why;
+};
+/// Throws `experiment_failed` if the step has failed; else returns its value.
+inline void need(const status& step) {
+  if (!step) throw experiment_failed{step};
+}
+template <typename Value>
+Value need(result<Value> step) {
+  if (!step) throw experiment_failed{step.why()};
+  return *std::move(step);
+}
+
 /// A row that ignores GPUMEM_* of the environment.
-result<policy_row> plain_row(std::string_view text);
+policy_row plain_row(std::string_view text);
 /// The bundled traces, and seeded workloads of 40,000 operations.
-result<std::vector<trace>> all_workloads(const claim_setup& setup);
+std::vector<trace> all_workloads(const claim_setup& setup);
 /// Tries capacities down from 2.5 times peak live in steps of 1 %. Returns the last one before the first failure. Empty
 /// if the largest does not suffice.
-result<std::optional<std::uint64_t>> smallest_capacity(const trace& recorded, const policy_row& row,
-                                                       const replay_setup& setup);
+std::optional<std::uint64_t> smallest_capacity(const trace& recorded, const policy_row& row, const replay_setup& setup);
 /// `holds` if all of `count` agree, `does_not_hold` if none does, else `depends`.
 verdict verdict_of(std::size_t agreeing, std::size_t count) noexcept;
 

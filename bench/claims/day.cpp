@@ -65,7 +65,7 @@ std::size_t pick_by_hand(rule selection, const std::vector<job>& all, double tim
 }
 
 /// The choice of GPUMEM_DEVICES=auto, given the memory that shows as in use at this moment.
-status place_by_auto(const std::vector<job>& all, double time_s, job& placed_job) {
+void place_by_auto(const std::vector<job>& all, double time_s, job& placed_job) {
   std::vector<card_state> visible(card_count);
   for (std::size_t i = 0; i < card_count; ++i) {
     visible[i].uuid = fmt::format("GPU-simulated-day-{}", i);
@@ -82,16 +82,14 @@ status place_by_auto(const std::vector<job>& all, double time_s, job& placed_job
   count_claims(visible, leases, {}, 0, 0);
   device_choice asked;
   asked.how = device_choice::kind::automatic;
-  result<placement> placed = place_on_cards(asked, visible, false);
-  if (!placed) return placed.why();
-  placed_job.card = placed->cards[0];
+  placement placed = need(place_on_cards(asked, visible, false));
+  placed_job.card = placed.cards[0];
   placed_job.leases.push_back(
-      {.uuid = std::string{bare_uuid(visible[placed_job.card].uuid)}, .place = placed->places[0]});
-  return {};
+      {.uuid = std::string{bare_uuid(visible[placed_job.card].uuid)}, .place = placed.places[0]});
 }
 
 /// Simulates one day. Choices are made in order of time, and each rule gets the same random numbers.
-status simulate_day(rule selection, std::uint64_t seed, tally& counts) {
+void simulate_day(rule selection, std::uint64_t seed, tally& counts) {
   struct look {
     double at_s;
     double to_start;
@@ -115,7 +113,7 @@ status simulate_day(rule selection, std::uint64_t seed, tally& counts) {
       for (job& former : all) {
         if (former.end_s <= each.at_s) former.leases.clear();
       }
-      if (status placed = place_by_auto(all, each.at_s, next); !placed) return placed;
+      place_by_auto(all, each.at_s, next);
     } else {
       next.card = pick_by_hand(selection, all, each.at_s, random);
     }
@@ -131,16 +129,14 @@ status simulate_day(rule selection, std::uint64_t seed, tally& counts) {
     const bool another_was_idle = std::find(other_jobs.begin(), other_jobs.end(), std::size_t{0}) != other_jobs.end();
     counts.collisions += other_jobs[each.card] > 0 && another_was_idle ? 1U : 0U;
   }
-  return {};
 }
 
-result<findings> four_users(const claim_setup& setup) {
+findings four_users(const claim_setup& setup) {
   findings found;
   std::array<tally, rules.size()> counted{};
   for (std::size_t i = 0; i < rules.size(); ++i) {
     for (std::uint64_t day = 0; day < days; ++day) {
-      if (status simulated = simulate_day(rules[i].first, setup.replay.seed * 1000 + day, counted[i]); !simulated)
-        return simulated;
+      simulate_day(rules[i].first, setup.replay.seed * 1000 + day, counted[i]);
     }
     found.figures.push_back(
         {{"rule", rules[i].second}, {"days", days}, {"jobs", counted[i].jobs}, {"collisions", counted[i].collisions}});

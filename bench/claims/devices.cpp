@@ -27,22 +27,20 @@ std::vector<std::unique_ptr<sim_device>> simulated_cards(std::size_t count) {
   return devices;
 }
 
-result<findings> one_card_as_two(const claim_setup& setup) {
+findings one_card_as_two(const claim_setup& setup) {
   const auto row = plain_row("multi_pool,pools=2GiB+2GiB");
-  if (!row) return row.why();
   findings found;
   std::size_t ran = 0;
   std::size_t count = 0;
   for (const trace& t : setup.bundled) {
-    const auto got = measure_checked(t, *row, setup.replay);
-    if (!got) return got.why();
+    const auto got = need(measure_checked(t, row, setup.replay));
     ++count;
-    ran += got->outcome.oom || got->hazards.value_or(0) != 0 ? 0U : 1U;
+    ran += got.outcome.oom || got.hazards.value_or(0) != 0 ? 0U : 1U;
     found.figures.push_back({{"workload", t.name},
                              {"peak_live_of_one_bytes", t.peak_live_bytes},
-                             {"peak_reserved_of_both_bytes", got->peak_reserved_bytes},
-                             {"out_of_memory", got->outcome.oom},
-                             {"hazards", got->hazards.value_or(0)}});
+                             {"peak_reserved_of_both_bytes", got.peak_reserved_bytes},
+                             {"out_of_memory", got.outcome.oom},
+                             {"hazards", got.hazards.value_or(0)}});
   }
   found.measured =
       fmt::format("{} of {} traces ran once on each of two logical devices of 2 GiB of the same card.", ran, count);
@@ -50,27 +48,24 @@ result<findings> one_card_as_two(const claim_setup& setup) {
   return found;
 }
 
-result<findings> splitting_costs(const claim_setup& setup) {
+findings splitting_costs(const claim_setup& setup) {
   const auto split = plain_row("multi_pool,pools=50%+50%");
   const auto shared = plain_row("growth,tenants=2");
-  if (!split || !shared) return split ? shared.why() : split.why();
   findings found;
   std::size_t dearer = 0;
   double most = 0;
   double sum = 0;
   for (const trace& t : setup.bundled) {
-    const auto two = measure_checked(t, *split, setup.replay);
-    const auto single = measure_checked(t, *shared, setup.replay);
-    if (!two || !single) return two ? single.why() : two.why();
-    const double ratio =
-        static_cast<double>(two->peak_reserved_bytes) / static_cast<double>(single->peak_reserved_bytes);
-    dearer += two->peak_reserved_bytes > single->peak_reserved_bytes ? 1U : 0U;
+    const auto two = need(measure_checked(t, split, setup.replay));
+    const auto single = need(measure_checked(t, shared, setup.replay));
+    const double ratio = static_cast<double>(two.peak_reserved_bytes) / static_cast<double>(single.peak_reserved_bytes);
+    dearer += two.peak_reserved_bytes > single.peak_reserved_bytes ? 1U : 0U;
     most = std::max(most, ratio);
     sum += ratio;
     found.figures.push_back({{"workload", t.name},
-                             {"peak_live_bytes", single->outcome.peak_live_bytes},
-                             {"two_pools_reserved_bytes", two->peak_reserved_bytes},
-                             {"one_pool_reserved_bytes", single->peak_reserved_bytes}});
+                             {"peak_live_bytes", single.outcome.peak_live_bytes},
+                             {"two_pools_reserved_bytes", two.peak_reserved_bytes},
+                             {"one_pool_reserved_bytes", single.peak_reserved_bytes}});
   }
   const auto count = static_cast<double>(setup.bundled.size());
   found.measured = fmt::format(
@@ -81,7 +76,7 @@ result<findings> splitting_costs(const claim_setup& setup) {
   return found;
 }
 
-result<findings> visible_devices(const claim_setup& /*setup*/) {
+findings visible_devices(const claim_setup& /*setup*/) {
   struct selection {
     std::optional<std::string> variable;  ///< CUDA_VISIBLE_DEVICES
     std::vector<std::size_t> seen;
@@ -98,7 +93,6 @@ result<findings> visible_devices(const claim_setup& /*setup*/) {
   std::vector<card> machine(4);
   for (std::size_t i = 0; i < machine.size(); ++i) machine[i].uuid = fmt::format("GPU-{}", "abcd"[i]);
   const auto row = plain_row("grab_all");
-  if (!row) return row.why();
   findings found;
   std::size_t right = 0;
   for (const selection& each : selections) {
@@ -106,10 +100,10 @@ result<findings> visible_devices(const claim_setup& /*setup*/) {
     std::vector<device*> visible;
     for (const visible_card& selected : visible_cards(machine, each.variable).cards)
       visible.push_back(all[selected.card].get());
-    auto memory = allocator::open(visible, row->config);
+    auto memory = allocator::open(visible, row.config);
     if (memory) {
       for (const logical_device& of : (*memory)->devices()) {
-        if (const auto got = (*memory)->try_allocate({.bytes = mib, .device = of.ordinal}); !got) return got.why();
+        need((*memory)->try_allocate({.bytes = mib, .device = of.ordinal}));
       }
     }
     bool as_expected = memory.ok() != each.seen.empty();
@@ -137,7 +131,7 @@ result<findings> visible_devices(const claim_setup& /*setup*/) {
 
 /// A training step whose batch is split over `towers` devices: each has all weights and gradients, and its share of the
 /// activations.
-result<findings> towers_split_the_batch(const claim_setup& setup) {
+findings towers_split_the_batch(const claim_setup& setup) {
   constexpr std::uint64_t weights = 512 * mib;
   constexpr std::uint64_t activations = 6 * gib;
   constexpr unsigned layers = 16;
@@ -148,37 +142,30 @@ result<findings> towers_split_the_batch(const claim_setup& setup) {
     devices.reserve(all.size());
     for (const auto& each : all) devices.push_back(each.get());
     const auto row = plain_row("growth");
-    if (!row) return row.why();
-    auto memory = allocator::open(devices, row->config);
-    if (!memory) return memory.why();
+    auto memory = need(allocator::open(devices, row.config));
     random_numbers random{setup.replay.seed};
-    status went;
     const auto take = [&](std::uint64_t bytes, int device, std::vector<void*>& taken) {
-      auto got = (*memory)->try_allocate({.bytes = bytes, .device = device});
-      if (got) taken.push_back(*got);
-      if (!got && went.ok()) went = got.why();
+      taken.push_back(need(memory->try_allocate({.bytes = bytes, .device = device})));
     };
     std::vector<void*> kept;
     for (int device = 0; device < static_cast<int>(towers); ++device) {
       for (unsigned i = 0; i < layers; ++i) take(weights / layers, device, kept);
     }
-    for (int step = 0; step < 40 && went.ok(); ++step) {
+    for (int step = 0; step < 40; ++step) {
       const std::uint64_t batch = activations / 64 * (48 + random.below(17));  // ragged batches, split evenly
       for (int device = 0; device < static_cast<int>(towers); ++device) {
         std::vector<void*> blocks;
         for (unsigned i = 0; i < layers; ++i) take(batch / towers / layers, device, blocks);
         for (unsigned i = 0; i < layers; ++i) take(weights / layers, device, blocks);  // gradients
-        for (; !blocks.empty(); blocks.pop_back()) (*memory)->deallocate(blocks.back());
+        for (; !blocks.empty(); blocks.pop_back()) memory->deallocate(blocks.back());
       }
     }
-    if (!went.ok()) return went;
     std::uint64_t most = 0;
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < towers; ++i) {
-      const auto stats = (*memory)->stats(static_cast<int>(i));
-      if (!stats) return stats.why();
-      most = std::max(most, stats->peak_live_bytes);
-      sum += stats->peak_reserved_bytes;
+      const auto stats = need(memory->stats(static_cast<int>(i)));
+      most = std::max(most, stats.peak_live_bytes);
+      sum += stats.peak_reserved_bytes;
     }
     found.figures.push_back({{"devices", towers}, {"most_live_on_one_bytes", most}, {"reserved_on_all_bytes", sum}});
   }

@@ -14,7 +14,7 @@ namespace {
 constexpr double nearly = 0.9;
 
 /// The cards of the experiment, each with its free memory at the start.
-result<std::vector<experiment_card>> every_card(const claim_setup& setup) {
+std::vector<experiment_card> every_card(const claim_setup& setup) {
   constexpr std::array<std::pair<std::uint64_t, std::uint64_t>, 4> simulated{
       {{80 * gib, 0}, {40 * gib, 0}, {24 * gib, 6 * gib}, {8 * gib, 0}}};
   std::vector<experiment_card> cards;
@@ -25,71 +25,63 @@ result<std::vector<experiment_card>> every_card(const claim_setup& setup) {
     config.foreign_bytes = simulated[i].second;
     config.first_address += i << 44;
     config.referee = false;
-    auto opened = open_card(setup, config);
-    if (!opened) return opened.why();
-    cards.push_back(*std::move(opened));
+    cards.push_back(need(open_card(setup, config)));
   }
   return cards;
 }
 
-result<findings> takes_every_device(const claim_setup& setup) {
+findings takes_every_device(const claim_setup& setup) {
   const auto cards = every_card(setup);
   const auto row = plain_row("grab_all");
-  if (!cards || !row) return cards ? row.why() : cards.why();
   std::vector<device*> devices;
-  for (const experiment_card& each : *cards) devices.push_back(each.gpu.get());
-  auto memory = allocator::open(devices, row->config);
-  if (!memory) return memory.why();
+  for (const experiment_card& each : cards) devices.push_back(each.gpu.get());
+  auto memory = need(allocator::open(devices, row.config));
   findings found;
-  if (const auto got = (*memory)->try_allocate({.bytes = mib}); !got) return got.why();
+  need(memory->try_allocate({.bytes = mib}));
   std::size_t nearly_all = 0;
   double least = 1;
-  for (const experiment_card& each : *cards) {
+  for (const experiment_card& each : cards) {
     const auto taken = each.taken_bytes();
-    if (!taken) return taken.why();
-    const double share = static_cast<double>(*taken) / static_cast<double>(each.free_bytes);
+    const double share = static_cast<double>(taken) / static_cast<double>(each.free_bytes);
     nearly_all += share >= nearly ? 1U : 0U;
     least = std::min(least, share);
     found.figures.push_back({{"device", each.gpu->info().ordinal},
                              {"total_bytes", each.gpu->info().total_bytes},
                              {"free_bytes", each.free_bytes},
-                             {"taken_by_first_use_bytes", *taken}});
+                             {"taken_by_first_use_bytes", taken}});
   }
   found.measured = fmt::format(
       "One allocation of 1 MiB, on device {}: of {} {} {} gave at least {:.0f} % of what was free, and the least share "
       "is {:.1f} %, since what is left for the context and libraries weighs most on a small card.",
-      devices[0]->info().ordinal, cards->size(), cards->size() == 1 ? "card" : "cards", nearly_all, nearly * 100,
+      devices[0]->info().ordinal, cards.size(), cards.size() == 1 ? "card" : "cards", nearly_all, nearly * 100,
       least * 100);
-  found.outcome = verdict_of(nearly_all, cards->size());
+  found.outcome = verdict_of(nearly_all, cards.size());
   return found;
 }
 
-result<findings> fragments_less(const claim_setup& setup) {
+findings fragments_less(const claim_setup& setup) {
   auto traces = all_workloads(setup);
-  if (!traces) return traces.why();
   const auto all = plain_row("grab_all");
   const auto growing = plain_row("growth:segments");
-  if (!all || !growing) return all ? growing.why() : all.why();
   findings found;
   std::size_t less = 0;
   std::size_t same = 0;
   std::string exceptions;
   double most = 0;
   double sum = 0;
-  for (const trace& t : *traces) {
-    const auto single = smallest_capacity(t, *all, setup.replay);
-    const auto several = smallest_capacity(t, *growing, setup.replay);
-    if (!single || !several) return single ? several.why() : single.why();
-    const std::uint64_t one_bytes = single->value_or(0);
-    const std::uint64_t several_bytes = several->value_or(0);
+  for (const trace& t : traces) {
+    const auto single = smallest_capacity(t, all, setup.replay);
+    const auto several = smallest_capacity(t, growing, setup.replay);
+    const std::uint64_t one_bytes = single.value_or(0);
+    const std::uint64_t several_bytes = several.value_or(0);
     found.figures.push_back({{"workload", t.name},
                              {"peak_live_bytes", t.peak_live_bytes},
-                             {"grab_all_needs_bytes", *single ? figures_json(one_bytes) : figures_json(nullptr)},
-                             {"growth_needs_bytes", *several ? figures_json(several_bytes) : figures_json(nullptr)}});
-    less += *single && (!*several || one_bytes < several_bytes) ? 1U : 0U;
-    if (*several && (!*single || several_bytes < one_bytes)) exceptions += (exceptions.empty() ? "" : ", ") + t.name;
-    same += *single == *several ? 1U : 0U;
-    if (!*single || !*several) continue;
+                             {"grab_all_needs_bytes", single ? figures_json(one_bytes) : figures_json(nullptr)},
+                             {"growth_needs_bytes", several ? figures_json(several_bytes) : figures_json(nullptr)}});
+    less += single && (!several || one_bytes < several_bytes) ? 1U : 0U;
+    if (several && (!single || several_bytes < one_bytes)) exceptions += (exceptions.empty() ? "" : ", ") + t.name;
+    same += single == several ? 1U : 0U;
+    if (!single || !several) continue;
     const double more = static_cast<double>(several_bytes) / static_cast<double>(one_bytes) - 1;
     most = std::max(most, more);
     sum += more;
@@ -99,14 +91,14 @@ result<findings> fragments_less(const claim_setup& setup) {
       "more on "
       "average, {:.1f} % at "
       "the most.{}",
-      less, traces->size(), same, sum * 100 / static_cast<double>(traces->size()), most * 100,
+      less, traces.size(), same, sum * 100 / static_cast<double>(traces.size()), most * 100,
       exceptions.empty() ? "" : " It needs less on " + exceptions + ".");
-  found.outcome = verdict_of(less, traces->size());
+  found.outcome = verdict_of(less, traces.size());
   return found;
 }
 
 /// Starts two programs on one card, one after the other; each allocates 4 GiB.
-result<findings> second_program_fails(const claim_setup& setup) {
+findings second_program_fails(const claim_setup& setup) {
   constexpr std::uint64_t wanted = 4 * gib;
   findings found;
   std::size_t failed = 0;
@@ -126,8 +118,7 @@ result<findings> second_program_fails(const claim_setup& setup) {
         if (!program) continue;  // it cannot open its allocator, so it has no memory
         while (got[i] < wanted && program->memory->try_allocate({.bytes = 256 * mib}).ok()) got[i] += 256 * mib;
         const auto taken = program->card.taken_bytes();
-        if (!taken) return taken.why();
-        holds[i] = *taken;
+        holds[i] = taken;
       }
       const bool by_default = text == "grab_all";
       const bool fails = got[0] == wanted && got[1] < wanted;

@@ -2,9 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 
-#include "bits.hpp"
 #include "claim.hpp"
 #include "gpumem/policy.hpp"
 #include "workload.hpp"
@@ -14,24 +12,15 @@ namespace {
 
 constexpr std::uint64_t epochs = 8;
 
-result<std::vector<history_point>> memory_over(const trace& recorded, const policy_row& row, const claim_setup& setup) {
-  if (setup.replay.cuda) {
-    auto got = measure_history_on_cuda(recorded, row, setup.replay);
-    if (!got) return got.why();
-    return std::move(got->points);
-  }
-  auto got = measure_history(recorded, row, setup.replay);
-  if (!got) return got.why();
-  return std::move((*got)->points);
+std::vector<history_point> memory_over(const trace& recorded, const policy_row& row, const claim_setup& setup) {
+  if (setup.replay.cuda) return need(measure_history_on_cuda(recorded, row, setup.replay)).points;
+  return need(measure_history(recorded, row, setup.replay))->points;
 }
 
-result<findings> starts_small(const claim_setup& setup) {
-  const auto t = make_workload("epochs,ops=80000,peak=4GiB", setup.replay.seed);
+findings starts_small(const claim_setup& setup) {
+  const auto t = need(make_workload("epochs,ops=80000,peak=4GiB", setup.replay.seed));
   const auto row = plain_row("growth:segments");
-  if (!t || !row) return t ? row.why() : t.why();
-  const auto got = memory_over(*t, *row, setup);
-  if (!got) return got.why();
-  const std::vector<history_point>& points = *got;
+  const std::vector<history_point> points = memory_over(t, row, setup);
   findings found;
   std::uint64_t before = 0;
   std::size_t grown = 0;
@@ -39,12 +28,12 @@ result<findings> starts_small(const claim_setup& setup) {
                                 return point.reserved_bytes > 0;
                               })->reserved_bytes;
   for (std::uint64_t epoch = 1; epoch <= epochs; ++epoch) {
-    const std::uint64_t end = t->ops.size() * epoch / epochs;
+    const std::uint64_t end = t.ops.size() * epoch / epochs;
     const auto last =
         std::prev(std::find_if(points.begin(), points.end(), [&](const auto& point) { return point.op >= end; }));
     std::uint64_t least = UINT64_MAX;
     for (const history_point& p : points) {
-      if (p.op * epochs / t->ops.size() == epoch - 1 && p.reserved_bytes > 0) least = std::min(least, p.reserved_bytes);
+      if (p.op * epochs / t.ops.size() == epoch - 1 && p.reserved_bytes > 0) least = std::min(least, p.reserved_bytes);
     }
     grown += last->reserved_bytes > before ? 1U : 0U;
     found.figures.push_back({{"epoch", epoch},
@@ -77,27 +66,24 @@ struct cost_of_way {
   bool oom = false;
 };
 
-result<cost_of_way> cost(const trace& recorded, const way& how, const replay_setup& setup) {
+cost_of_way cost(const trace& recorded, const way& how, const replay_setup& setup) {
   const auto row = plain_row(how.row);
-  if (!row) return row.why();
   sim_config config = setup.device;
   config.referee = false;
   sim_device gpu{config};
   memory_log log;
   logged_device logged{gpu, log};
   device* const devices[]{&logged};
-  auto memory = allocator::open(devices, row->config);
-  if (!memory) return memory.why();
-  replay_plan plan = plan_for(recorded, *row, setup);
+  auto memory = need(allocator::open(devices, row.config));
+  replay_plan plan = plan_for(recorded, row, setup);
   plan.log = &log;
   plan.trim_every = how.trim_every;
-  const auto outcome = replay_checked(plan, **memory, gpu);
-  if (!outcome) return outcome.why();
-  cost_of_way way_cost{.device_ns = gpu.in_calls_ns(), .oom = outcome->oom};
+  const auto outcome = need(replay_checked(plan, *memory, gpu));
+  cost_of_way way_cost{.device_ns = gpu.in_calls_ns(), .oom = outcome.oom};
   std::uint64_t reserved = 0;
   auto event = log.events.begin();
   double sum = 0;
-  for (std::uint64_t op = 0; op < outcome->ops; ++op) {
+  for (std::uint64_t op = 0; op < outcome.ops; ++op) {
     for (; event != log.events.end() && event->op == op; ++event) {
       if (event->change == memory_change::taken || event->change == memory_change::mapped) reserved += event->bytes;
       if (event->change == memory_change::given_back) reserved -= event->bytes;
@@ -105,16 +91,15 @@ result<cost_of_way> cost(const trace& recorded, const way& how, const replay_set
     }
     sum += static_cast<double>(reserved);
   }
-  way_cost.mean_reserved = sum / static_cast<double>(std::max<std::uint64_t>(outcome->ops, 1));
+  way_cost.mean_reserved = sum / static_cast<double>(std::max<std::uint64_t>(outcome.ops, 1));
   return way_cost;
 }
 
 /// Whether `peak` is more than 1 % above `than`.
 bool worse(std::uint64_t peak, std::uint64_t than) { return peak > than + than / 100; }
 
-result<findings> releasing(const claim_setup& setup) {
+findings releasing(const claim_setup& setup) {
   auto traces = all_workloads(setup);
-  if (!traces) return traces.why();
   std::vector<way> ways{{"growth:segments, never gives back", "growth:segments", 0},
                         {"growth:segments, trim every 1000 operations", "growth:segments", 1000},
                         {"caching", "caching", 0},
@@ -125,17 +110,15 @@ result<findings> releasing(const claim_setup& setup) {
   std::size_t cases_worse = 0;
   double saved = 0;
   double slower = 0;
-  for (const trace& t : *traces) {
+  for (const trace& t : traces) {
     std::vector<cost_of_way> costs;
     for (const way& each : ways) {
-      const auto got = cost(t, each, setup.replay);
-      if (!got) return got.why();
-      costs.push_back(*got);
+      const cost_of_way& got = costs.emplace_back(cost(t, each, setup.replay));
       found.figures.push_back({{"workload", t.name},
                                {"way", each.name},
-                               {"peak_reserved_bytes", got->peak_reserved},
-                               {"mean_reserved_bytes", static_cast<std::uint64_t>(got->mean_reserved)},
-                               {"device_us", got->device_ns / 1000}});
+                               {"peak_reserved_bytes", got.peak_reserved},
+                               {"mean_reserved_bytes", static_cast<std::uint64_t>(got.mean_reserved)},
+                               {"device_us", got.device_ns / 1000}});
     }
     for (const std::size_t kept : {std::size_t{0}, std::size_t{2}}) {  // the same policy with and without trim
       ++cases;

@@ -30,32 +30,28 @@ sim_config card_with(std::uint64_t foreign_bytes) {
   return config;
 }
 
-result<findings> leaves_the_rest(const claim_setup& setup) {
+findings leaves_the_rest(const claim_setup& setup) {
   findings found;
   std::size_t kept = 0;
   const std::array<std::string_view, 4> rows{"grab_all,limit=30%", "growth,limit=30%", "caching,limit=30%",
                                              "grab_all,limit=70%"};
   for (const std::string_view text : rows) {
-    auto first = start_process(setup, card_with(0), text);
-    if (!first) return first.why();
+    auto first = need(start_process(setup, card_with(0), text));
     std::uint64_t allocated = 0;
-    while (first->memory->try_allocate({.bytes = 256 * mib}).ok()) allocated += 256 * mib;
-    const auto used = first->card.taken_bytes();
-    if (!used) return used.why();
-    const std::uint64_t limit = first->memory->devices()[0].limit_bytes;
-    auto second = start_process(setup, card_with(*used), "growth");
-    if (!second) return second.why();
-    while (second->memory->try_allocate({.bytes = 256 * mib}).ok()) {
+    while (first.memory->try_allocate({.bytes = 256 * mib}).ok()) allocated += 256 * mib;
+    const auto used = first.card.taken_bytes();
+    const std::uint64_t limit = first.memory->devices()[0].limit_bytes;
+    auto second = need(start_process(setup, card_with(used), "growth"));
+    while (second.memory->try_allocate({.bytes = 256 * mib}).ok()) {
     }
-    const auto rest = second->card.taken_bytes();
-    if (!rest) return rest.why();
-    const std::uint64_t free = first->card.free_bytes;
-    kept += *used <= limit && *rest + *used + 512 * mib >= free ? 1U : 0U;
+    const auto rest = second.card.taken_bytes();
+    const std::uint64_t free = first.card.free_bytes;
+    kept += used <= limit && rest + used + 512 * mib >= free ? 1U : 0U;
     found.figures.push_back({{"first", text},
                              {"limit_bytes", limit},
-                             {"first_holds_bytes", *used},
+                             {"first_holds_bytes", used},
                              {"first_allocated_bytes", allocated},
-                             {"second_holds_bytes", *rest},
+                             {"second_holds_bytes", rest},
                              {"free_at_start_bytes", free}});
   }
   found.measured = fmt::format(
@@ -66,7 +62,7 @@ result<findings> leaves_the_rest(const claim_setup& setup) {
   return found;
 }
 
-result<findings> one_nth_each(const claim_setup& setup) {
+findings one_nth_each(const claim_setup& setup) {
   findings found;
   std::size_t cases = 0;
   std::size_t all_fit = 0;
@@ -84,11 +80,10 @@ result<findings> one_nth_each(const claim_setup& setup) {
         auto each = start_process(setup, card_with(held), row);
         std::uint64_t got = 0;
         if (each && each->memory->try_allocate({.bytes = mib}).ok()) {
-          const auto stats = each->memory->stats(0);
-          if (!stats) return stats.why();
-          got = stats->reserved_bytes;
+          const auto stats = need(each->memory->stats(0));
+          got = stats.reserved_bytes;
           started += 1;
-          whole += got + 2 * mib >= stats->limit_bytes ? 1U : 0U;
+          whole += got + 2 * mib >= stats.limit_bytes ? 1U : 0U;
         }
         least = std::min(least, got);
         most = std::max(most, got);
@@ -124,11 +119,11 @@ result<findings> one_nth_each(const claim_setup& setup) {
 
 /// Allocates `bytes` from the driver, as libraries do, outside the allocator. Charges an active account first, as the
 /// preload library does for such calls. 0 if the account or the card refuses.
-result<std::uint64_t> allocate_outside(process& owner, preload::process_budget& account, std::uint64_t bytes,
-                                       std::vector<address>& segments) {
-  if (account.active() && !account.charge(bytes)) return std::uint64_t{0};
+std::uint64_t allocate_outside(process& owner, preload::process_budget& account, std::uint64_t bytes,
+                               std::vector<address>& segments) {
+  if (account.active() && !account.charge(bytes)) return 0;
   const result<address> got = owner.card.gpu->alloc(bytes);
-  if (!got && got.code() != errc::out_of_memory) return got.why();
+  if (!got && got.code() != errc::out_of_memory) throw experiment_failed{got.why()};
   if (got) segments.push_back(*got);
   if (!got && account.active()) account.refund(bytes);
   return got ? bytes : 0;
@@ -136,48 +131,41 @@ result<std::uint64_t> allocate_outside(process& owner, preload::process_budget& 
 
 /// Runs one program with a share of the card: its context, its pool, and library allocations before and after the pool
 /// is full.
-status with_a_share(const claim_setup& setup, unsigned percent, std::string_view scope, figures_json& rows) {
+void with_a_share(const claim_setup& setup, unsigned percent, std::string_view scope, figures_json& rows) {
   const std::string text = fmt::format("growth,limit={}%,limit_scope={},headroom={}", percent, scope, headroom_bytes);
-  auto started = start_process(setup, card_with(context_bytes), text);
-  if (!started) return started.why();
-  const std::uint64_t limit = started->memory->devices()[0].limit_bytes;
-  const auto context =
-      started->card.simulated != nullptr ? result<std::uint64_t>{context_bytes} : started->card.context_bytes();
-  if (!context) return context.why();
+  auto started = need(start_process(setup, card_with(context_bytes), text));
+  const std::uint64_t limit = started.memory->devices()[0].limit_bytes;
+  const auto context = started.card.simulated != nullptr ? context_bytes : started.card.context_bytes();
   preload::process_budget account;
   if (scope == "process") {
-    if (status open = account.open(started->memory.get(), limit, headroom_bytes, *context, nullptr); !open) return open;
+    need(account.open(started.memory.get(), limit, headroom_bytes, context, nullptr));
   }
   std::vector<address> segments;
-  const auto before = allocate_outside(*started, account, sized_for(started->card, libraries_bytes), segments);
-  if (!before) return before.why();
-  while (started->memory->try_allocate({.bytes = 16 * mib}).ok()) {
+  const auto before = allocate_outside(started, account, sized_for(started.card, libraries_bytes), segments);
+  while (started.memory->try_allocate({.bytes = 16 * mib}).ok()) {
   }
-  const auto later = allocate_outside(*started, account, 256 * mib, segments);
-  const auto taken = started->card.taken_bytes();
-  const auto stats = started->memory->stats(0);
-  for (const address each : segments) static_cast<void>(started->card.gpu->free(each));
-  if (!later) return later.why();
-  if (!taken || !stats) return taken ? stats.why() : taken.why();
+  const auto later = allocate_outside(started, account, 256 * mib, segments);
+  const auto taken = started.card.taken_bytes();
+  const auto stats = need(started.memory->stats(0));
+  for (const address each : segments) static_cast<void>(started.card.gpu->free(each));
   rows.push_back({{"fraction_percent", percent},
                   {"limit_scope", scope},
                   {"limit_bytes", limit},
-                  {"context_bytes", *context},
-                  {"libraries_bytes", *before},
-                  {"libraries_later_bytes", *later},
-                  {"pool_bytes", stats->reserved_bytes},
-                  {"process_bytes", *taken + *context}});
-  return {};
+                  {"context_bytes", context},
+                  {"libraries_bytes", before},
+                  {"libraries_later_bytes", later},
+                  {"pool_bytes", stats.reserved_bytes},
+                  {"process_bytes", taken + context}});
 }
 
-result<findings> fraction_is_exceeded(const claim_setup& setup) {
+findings fraction_is_exceeded(const claim_setup& setup) {
   findings found;
   std::size_t exceeded = 0;
   std::size_t within = 0;
   constexpr std::array<unsigned, 3> shares{10, 30, 50};
   for (const unsigned percent : shares) {
     for (const std::string_view scope : {"pool", "process"}) {
-      if (status done = with_a_share(setup, percent, scope, found.figures); !done) return done;
+      with_a_share(setup, percent, scope, found.figures);
       const figures_json& row = found.figures.back();
       const bool exceeds = row["process_bytes"].get<std::uint64_t>() > row["limit_bytes"].get<std::uint64_t>();
       exceeded += scope == "pool" && exceeds ? 1U : 0U;
@@ -196,17 +184,15 @@ result<findings> fraction_is_exceeded(const claim_setup& setup) {
   return found;
 }
 
-result<findings> byte_limit(const claim_setup& setup) {
+findings byte_limit(const claim_setup& setup) {
   findings found;
   std::size_t kept = 0;
   constexpr std::array<std::string_view, 4> policies{"growth", "caching", "grab_all", "hard_cap"};
   for (const std::string_view policy : policies) {
-    auto card = open_card(setup, card_with(0));
-    if (!card) return card.why();
-    const std::uint64_t limit = sized_for(*card, 4 * gib);
+    auto card = need(open_card(setup, card_with(0)));
+    const std::uint64_t limit = sized_for(card, 4 * gib);
     const std::string text = fmt::format("{},limit={}", policy, limit);
-    auto started = start_process(setup, card_with(0), text);
-    if (!started) return started.why();
+    auto started = need(start_process(setup, card_with(0), text));
     random_numbers random{setup.replay.seed};
     std::vector<void*> blocks;
     std::size_t refused = 0;
@@ -215,11 +201,10 @@ result<findings> byte_limit(const claim_setup& setup) {
     std::uint64_t most = 0;
     for (int i = 0; i < 20'000; ++i) {
       oom_report why;
-      const auto got = started->memory->try_allocate({.bytes = 1 + random.below(64 * mib)}, &why);
-      const auto taken = started->card.taken_bytes();
-      if (!taken) return taken.why();
-      if (first == 0) first = *taken;
-      most = std::max(most, *taken);
+      const auto got = started.memory->try_allocate({.bytes = 1 + random.below(64 * mib)}, &why);
+      const auto taken = started.card.taken_bytes();
+      if (first == 0) first = taken;
+      most = std::max(most, taken);
       if (got) {
         blocks.push_back(*got);
         if (random.below(4) != 0) continue;
@@ -230,11 +215,11 @@ result<findings> byte_limit(const claim_setup& setup) {
       }
       if (blocks.empty()) continue;
       std::swap(blocks[random.below(blocks.size())], blocks.back());
-      started->memory->deallocate(blocks.back());
+      started.memory->deallocate(blocks.back());
       blocks.pop_back();
     }
-    if (started->card.simulated != nullptr)
-      most = started->card.simulated->peak_used_bytes();  // includes peaks within a request
+    if (started.card.simulated != nullptr)
+      most = started.card.simulated->peak_used_bytes();  // includes peaks within a request
     kept += most <= limit && refused > 0 && refused == for_the_limit ? 1U : 0U;
     found.figures.push_back({{"policy", policy},
                              {"limit_bytes", limit},

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "assign_or_return.hpp"
 #include "bits.hpp"
 #include "gpumem/cuda_device.hpp"
 
@@ -64,28 +65,25 @@ class stopwatch {
 };
 
 status plain_round(device& device, stopwatch& watch, std::uint64_t bytes) {
-  const auto block = watch.time(device_call::alloc, bytes, [&] { return device.alloc(bytes); });
-  if (!block) return block.why();
-  return watch.time(device_call::free, bytes, [&] { return device.free(*block); });
+  ASSIGN_OR_RETURN(const auto block, watch.time(device_call::alloc, bytes, [&] { return device.alloc(bytes); }));
+  return watch.time(device_call::free, bytes, [&] { return device.free(block); });
 }
 
 status pinned_round(device& device, stopwatch& watch, std::uint64_t bytes) {
-  const auto block = watch.time(device_call::alloc_host, bytes, [&] { return device.alloc_host(bytes); });
-  if (!block) return block.why();
-  return watch.time(device_call::free_host, bytes, [&] { return device.free_host(*block); });
+  ASSIGN_OR_RETURN(const auto block,
+                   watch.time(device_call::alloc_host, bytes, [&] { return device.alloc_host(bytes); }));
+  return watch.time(device_call::free_host, bytes, [&] { return device.free_host(block); });
 }
 
 status mapped_round(device& device, stopwatch& watch, std::uint64_t bytes) {
-  const auto range = watch.time(device_call::reserve, bytes, [&] { return device.reserve(bytes); });
-  if (!range) return range.why();
-  const auto run = watch.time(device_call::create, bytes, [&] { return device.create(bytes); });
-  if (!run) return run.why();
-  status went = watch.time(device_call::map, bytes, [&] { return device.map(*range, bytes, *run); });
-  if (went.ok()) went = watch.time(device_call::set_access, bytes, [&] { return device.set_access(*range, bytes); });
-  if (went.ok()) went = watch.time(device_call::unmap, bytes, [&] { return device.unmap(*range, bytes); });
-  if (went.ok()) went = watch.time(device_call::destroy, bytes, [&] { return device.destroy(*run); });
+  ASSIGN_OR_RETURN(const auto range, watch.time(device_call::reserve, bytes, [&] { return device.reserve(bytes); }));
+  ASSIGN_OR_RETURN(const auto run, watch.time(device_call::create, bytes, [&] { return device.create(bytes); }));
+  status went = watch.time(device_call::map, bytes, [&] { return device.map(range, bytes, run); });
+  if (went.ok()) went = watch.time(device_call::set_access, bytes, [&] { return device.set_access(range, bytes); });
+  if (went.ok()) went = watch.time(device_call::unmap, bytes, [&] { return device.unmap(range, bytes); });
+  if (went.ok()) went = watch.time(device_call::destroy, bytes, [&] { return device.destroy(run); });
   if (went.ok())
-    went = watch.time(device_call::release_range, bytes, [&] { return device.release_range(*range, bytes); });
+    went = watch.time(device_call::release_range, bytes, [&] { return device.release_range(range, bytes); });
   return went;
 }
 
@@ -99,9 +97,8 @@ status small_round(device& device, stopwatch& watch) {
   if (went.ok()) went = watch.time(device_call::query, 0, [&] { return device.query(*f); }).why();
   device.drop(*f);
   if (!went) return went;
-  const auto all = watch.time(device_call::record_context, 0, [&] { return device.record_context(); });
-  if (!all) return all.why();
-  device.drop(*all);
+  ASSIGN_OR_RETURN(const auto all, watch.time(device_call::record_context, 0, [&] { return device.record_context(); }));
+  device.drop(all);
   went = watch.time(device_call::synchronize, 0, [&] { return device.synchronize(); });
   if (went.ok()) went = watch.time(device_call::stream_id, 0, [&] { return device.stream_id({}); }).why();
   if (went.ok()) went = watch.time(device_call::capture_id, 0, [&] { return device.capture_id({}); }).why();
@@ -161,9 +158,8 @@ result<cost_figures> measure_costs_of(const replay_setup& setup) {
     sim_device simulated{setup.device};
     return measure_costs(simulated, [&simulated] { return simulated.now_ns(); });
   }
-  const auto opened = open_cuda_device({.ordinal = setup.cuda->info.ordinal});
-  if (!opened) return opened.why();
-  return measure_costs(**opened, [] {
+  ASSIGN_OR_RETURN(const auto opened, open_cuda_device({.ordinal = setup.cuda->info.ordinal}));
+  return measure_costs(*opened, [] {
     return static_cast<std::uint64_t>(
         std::chrono::nanoseconds{std::chrono::steady_clock::now().time_since_epoch()}.count());
   });

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "assign_or_return.hpp"
 #include "bits.hpp"
 #include "log.hpp"
 #include "measure.hpp"
@@ -33,16 +34,14 @@ status load_traces(const options& options, std::vector<trace>& traces) {
       paths.push_back(each);
       continue;
     }
-    auto found = traces_in(each);
-    if (!found) return found.why();
-    paths.insert(paths.end(), found->begin(), found->end());
+    ASSIGN_OR_RETURN(auto found, traces_in(each));
+    paths.insert(paths.end(), found.begin(), found.end());
   }
   traces.resize(paths.size() + options.workloads.size());
   status loaded = run_parallel(traces.size(), options.jobs, [&](std::size_t index) -> status {
-    auto t = index < paths.size() ? load_trace(paths[index])
-                                  : make_workload(options.workloads[index - paths.size()], options.setup.seed);
-    if (!t) return t.why();
-    traces[index] = *std::move(t);
+    ASSIGN_OR_RETURN(traces[index], index < paths.size()
+                                        ? load_trace(paths[index])
+                                        : make_workload(options.workloads[index - paths.size()], options.setup.seed));
     return {};
   });
   if (!loaded) return loaded;
@@ -110,9 +109,7 @@ status make_plans(const options& options, inputs& all) {
   all.plans.resize(all.traces.size());
   progress bar{all.traces.size(), options.quiet};
   return run_parallel(all.traces.size(), options.jobs, [&](std::size_t index) -> status {
-    auto made = own_plan::make(all.traces[index], own_plan_time);
-    if (!made) return made.why();
-    all.plans[index] = *std::move(made);
+    ASSIGN_OR_RETURN(all.plans[index], own_plan::make(all.traces[index], own_plan_time));
     for (policy_row& row : all.rows_of[index]) {
       if (needs_own_plan(row)) row = all.plans[index].followed_by(row);
     }
@@ -147,8 +144,7 @@ std::string bundled_traces_folder() {
 result<inputs> gather_inputs(const options& options) {
   inputs all;
   if (options.subcommand == command::costs || options.subcommand == command::claims) return all;  // need no input
-  const auto defaults = settings_from(process_environment());
-  if (!defaults) return defaults.why();
+  ASSIGN_OR_RETURN(const auto defaults, settings_from(process_environment()));
   // `compare` runs such rows within a share of the device. `fit` searches for the device, so a share would handicap
   // them.
   const std::string_view share = options.subcommand == command::compare ? "50%" : "100%";
@@ -156,10 +152,10 @@ result<inputs> gather_inputs(const options& options) {
   if (texts.empty()) {
     // The cost of a pair depends on how the end of a stream is detected, and little on the policy.
     texts = options.subcommand == command::latency ? std::vector<std::string>{"growth,stream_ids=notify", "growth"}
-                                                   : default_rows(*defaults, options.limit, share);
+                                                   : default_rows(defaults, options.limit, share);
   }
   for (const std::string& text : texts) {
-    auto row = parse_policy_row(text, *defaults, options.limit);
+    auto row = parse_policy_row(text, defaults, options.limit);
     if (row && options.subcommand == command::fit) row = fit_row(*row);
     if (!row) return row.why();
     all.rows.push_back(*std::move(row));

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <exception>
 
+#include "assign_or_return.hpp"
 #include "cuda_replay_device.hpp"
 #include "replay_loop.hpp"
 
@@ -101,14 +102,15 @@ double runtime_ns_of_a_pair(const gpumem_baseline_api& api, gpumem_baseline* bas
 }
 
 result<std::optional<double>> baseline_loop(const trace& recorded, const policy_row& row, const replay_setup& setup) {
-  auto replay_device = cuda_replay_device::open(
-      {.bytes = setup.device.capacity_bytes, .referee = false, .plug_in = row.plug_in, .works = false});
-  if (!replay_device) return replay_device.why();
-  const gpumem_baseline_api& api = (*replay_device)->api();
-  gpumem_baseline* const baseline = api.open(row.baseline.c_str(), (*replay_device)->ordinal());
+  ASSIGN_OR_RETURN(
+      auto replay_device,
+      cuda_replay_device::open(
+          {.bytes = setup.device.capacity_bytes, .referee = false, .plug_in = row.plug_in, .works = false}));
+  const gpumem_baseline_api& api = replay_device->api();
+  gpumem_baseline* const baseline = api.open(row.baseline.c_str(), replay_device->ordinal());
   if (baseline == nullptr) return status{errc::device_error, "baseline " + row.baseline + " cannot be opened"};
   const replay_loop loop = loop_of(recorded);
-  const std::vector<stream_ref> streams = streams_of(recorded, **replay_device);
+  const std::vector<stream_ref> streams = streams_of(recorded, *replay_device);
   std::optional<double> ns;
   if (api.runtime_calls_of_a_pair(baseline, streams.front().handle) == 0) {
     ns = pass_ns(baseline_calls{api, baseline}, loop, streams);
@@ -125,10 +127,9 @@ result<std::optional<double>> measure_loop(const trace& recorded, const policy_r
   if (!row.baseline.empty()) return baseline_loop(recorded, row, setup);
   sim_config device_config = setup.device;
   device_config.referee = false;
-  auto under_test = open_rig(device_config, row.config);
-  if (!under_test) return under_test.why();
+  ASSIGN_OR_RETURN(auto under_test, open_rig(device_config, row.config));
   const replay_loop loop = loop_of(recorded);
-  auto ns = pass_ns(gpumem_calls{*under_test->memory}, loop, streams_of(recorded, *under_test->gpu));
+  auto ns = pass_ns(gpumem_calls{*under_test.memory}, loop, streams_of(recorded, *under_test.gpu));
   if (ns) *ns /= static_cast<double>(loop.ops.size());
   return ns;
 }

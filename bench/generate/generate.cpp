@@ -8,6 +8,7 @@
 #include <system_error>
 #include <thread>
 
+#include "assign_or_return.hpp"
 #include "binary_trace.hpp"
 #include "inputs.hpp"
 #include "network.hpp"
@@ -45,15 +46,13 @@ result<std::vector<trace>> load_recordings(const std::vector<std::string>& sourc
       paths.push_back(each);
       continue;
     }
-    const auto inside = traces_in(each);
-    if (!inside) return inside.why();
-    paths.insert(paths.end(), inside->begin(), inside->end());
+    ASSIGN_OR_RETURN(const auto inside, traces_in(each));
+    paths.insert(paths.end(), inside.begin(), inside.end());
   }
   std::vector<trace> recordings;
   for (const std::string& path : paths) {
-    auto t = load_trace(path);
-    if (!t) return t.why();
-    recordings.push_back(*std::move(t));
+    ASSIGN_OR_RETURN(auto t, load_trace(path));
+    recordings.push_back(std::move(t));
   }
   return recordings;
 }
@@ -99,9 +98,8 @@ trace generate_refused(std::uint64_t seed, std::uint64_t number, std::uint64_t o
 }
 
 status generate(const generate_options& options) {
-  const result<std::vector<trace>> recordings =
-      options.patterns || options.refused ? std::vector<trace>{} : load_recordings(options.recordings);
-  if (!recordings) return recordings.why();
+  ASSIGN_OR_RETURN(const auto recordings,
+                   options.patterns || options.refused ? std::vector<trace>{} : load_recordings(options.recordings));
   std::error_code why;
   std::filesystem::create_directories(options.folder, why);
   if (why)
@@ -111,7 +109,7 @@ status generate(const generate_options& options) {
     const std::uint64_t number = index + 1;
     const trace made = options.refused    ? generate_refused(options.seed, number, options.ops)
                        : options.patterns ? generate_pattern(options.seed, number, options.ops)
-                                          : generate_trace(options.seed, number, options.ops, *recordings);
+                                          : generate_trace(options.seed, number, options.ops, recordings);
     if (status written = write_trace(fmt::format("{}/{}{}", options.folder, made.name, options.ending), made);
         !written) {
       return written;

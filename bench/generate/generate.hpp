@@ -4,15 +4,11 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "cli_app.hpp"
 #include "gpumem/status.hpp"
 #include "trace.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace gpumem::bench {
 

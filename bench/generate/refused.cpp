@@ -7,7 +7,6 @@
 
 #include "bits.hpp"
 #include "gpumem/settings.hpp"
-#include "units.hpp"
 #include "workload.hpp"
 
 namespace gpumem::bench {

@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "bits.hpp"
 #include "gpumem/device.hpp"
 #include "latency.hpp"
 
@@ -161,8 +160,7 @@ class live_blocks {
       if (p != nullptr) subject_->release(p, subject_->stream(0));
     }
   }
-  live_blocks(const live_blocks&) = delete;
-  live_blocks& operator=(const live_blocks&) = delete;
+  live_blocks& operator=(live_blocks&&) = delete;
 
   /// Fills up to `live` blocks of up to `sizes` different sizes. False if memory ran out.
   bool fill(std::size_t live, std::size_t sizes) {

@@ -37,8 +37,7 @@ class own_processor {
   ~own_processor() {
     if (other_processor_ != any) ::sched_setaffinity(0, sizeof before_, &before_);
   }
-  own_processor(const own_processor&) = delete;
-  own_processor& operator=(const own_processor&) = delete;
+  own_processor& operator=(own_processor&&) = delete;
   [[nodiscard]] std::size_t other() const { return other_processor_; }
   /// Pins the calling thread to `processor`.
   static void move_to(std::size_t processor) {
@@ -110,8 +109,7 @@ class handed_over {
     begin_.release();
     consumer_.join();
   }
-  handed_over(const handed_over&) = delete;
-  handed_over& operator=(const handed_over&) = delete;
+  handed_over& operator=(handed_over&&) = delete;
 
   /// Starts the freeing thread and makes it use the allocator once, so that the allocator serves two threads in all
   /// rounds and in all other cases of the run.

@@ -30,8 +30,7 @@ inline constexpr std::array pair_cases{sized_case{"pair_512", 512}, sized_case{"
 class measured_row {
  public:
   measured_row() = default;
-  measured_row(const measured_row&) = delete;
-  measured_row& operator=(const measured_row&) = delete;
+  measured_row& operator=(measured_row&&) = delete;
   virtual ~measured_row() = default;
   virtual std::optional<tail_times> tail() = 0;
 };

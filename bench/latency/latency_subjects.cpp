@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "assign_or_return.hpp"
 #include "bits.hpp"
 #include "gpumem/cuda_device.hpp"
 
@@ -13,9 +14,7 @@ result<std::unique_ptr<gpumem_subject>> gpumem_subject::open(const policy_row& r
                                                              cuda_replay_device* replay_device, std::size_t streams) {
   auto opened_subject = std::make_unique<gpumem_subject>();
   if (setup.cuda) {
-    auto opened = open_cuda_device({.ordinal = setup.cuda->info.ordinal});
-    if (!opened) return opened.why();
-    opened_subject->device_ = *std::move(opened);
+    ASSIGN_OR_RETURN(opened_subject->device_, open_cuda_device({.ordinal = setup.cuda->info.ordinal}));
   } else {
     sim_config config = setup.device;
     config.referee = false;
@@ -24,9 +23,7 @@ result<std::unique_ptr<gpumem_subject>> gpumem_subject::open(const policy_row& r
     opened_subject->device_ = std::move(sim);
   }
   const std::array<device*, 1> devices{opened_subject->device_.get()};
-  auto opened = allocator::open(devices, row.config);
-  if (!opened) return opened.why();
-  opened_subject->memory_ = *std::move(opened);
+  ASSIGN_OR_RETURN(opened_subject->memory_, allocator::open(devices, row.config));
   for (std::size_t i = 0; i < std::max<std::size_t>(streams, 1); ++i) {
     opened_subject->streams_.push_back(opened_subject->sim_ != nullptr ? opened_subject->sim_->create_stream()
                                                                        : replay_device->create_stream());

@@ -3,8 +3,6 @@
 /// Cases are templates over these types, so that no virtual call of the bench is timed.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -72,8 +70,7 @@ class baseline_subject {
                                                         cuda_replay_device* replay_device, std::size_t streams);
   baseline_subject(cuda_replay_device& replay_device, gpumem_baseline* baseline, std::string kind, std::size_t streams);
   ~baseline_subject() { api_.close(baseline_); }
-  baseline_subject(const baseline_subject&) = delete;
-  baseline_subject& operator=(const baseline_subject&) = delete;
+  baseline_subject& operator=(baseline_subject&&) = delete;
 
   void* allocate(std::size_t bytes, stream_ref stream) {
     void* p = nullptr;

@@ -15,7 +15,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "latency.hpp"
 #include "latency_cases.hpp"

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "assign_or_return.hpp"
 #include "binary_trace.hpp"
 #include "child.hpp"
 #include "protocol.hpp"
@@ -100,18 +101,18 @@ result<document> answer_of(const policy_row& row, const sweep::child_outcome& go
 /// The peer's answer: figures, never `failed`.
 result<document> ask(const trace& recorded, const policy_row& row, const replay_setup& setup, std::string_view kind) {
   if (setup.cuda) return about(row, "peers run over the simulated driver; expected --device sim");
-  const result<document> description = read_file(row);
-  if (!description) return description.why();
+  ASSIGN_OR_RETURN(const auto description, read_file(row));
   const temporary_folder folder{"gpumem-peer-"};
   if (folder.path().empty()) return about(row, "no folder for its trace can be made in the temporary folder");
   const std::string trace_path = folder.path() + "/peer.gmtrace";
   if (status written = write_binary_trace(trace_path, recorded); !written) return about(row, written.message());
   std::error_code why;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", why).string();
-  const auto got = sweep::run_child(
-      program, {"peer"}, request_for(description->value, trace_path, setup, kind).dump() + "\n", setup.peer_limit);
-  if (!got) return got.why();
-  return answer_of(row, *got, setup);
+  ASSIGN_OR_RETURN(
+      const auto got,
+      sweep::run_child(program, {"peer"}, request_for(description.value, trace_path, setup, kind).dump() + "\n",
+                       setup.peer_limit));
+  return answer_of(row, got, setup);
 }
 
 /// Turns a missing key in an answer into a status.

@@ -25,8 +25,7 @@ class torch_baseline final : public gpumem_baseline {
       // An earlier call reported the broken device.
     }
   }
-  torch_baseline(const torch_baseline&) = delete;
-  torch_baseline& operator=(const torch_baseline&) = delete;
+  torch_baseline& operator=(torch_baseline&&) = delete;
 
   cudaError_t allocate(void** block, std::size_t bytes, cudaStream_t stream) override {
     try {

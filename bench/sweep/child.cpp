@@ -14,6 +14,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "exec_words.hpp"
+#include "owned_fd.hpp"
+
 extern "C" char** environ;
 
 namespace gpumem::bench::sweep {
@@ -22,41 +25,20 @@ namespace {
 using clock = std::chrono::steady_clock;
 constexpr std::size_t most_err = 2000;
 
-/// Closes a descriptor at destruction.
-class descriptor {
- public:
-  descriptor() = default;
-  ~descriptor() { close(); }
-  descriptor(const descriptor&) = delete;
-  descriptor& operator=(const descriptor&) = delete;
-  void close() {
-    if (fd >= 0) ::close(fd);
-    fd = -1;
-  }
-  int fd = -1;
-};
-
 struct pipe_ends {
-  descriptor read;
-  descriptor write;
+  owned_fd read;
+  owned_fd write;
   bool open() {
     std::array<int, 2> both{};
     if (::pipe2(both.data(), O_CLOEXEC) != 0) return false;
-    read.fd = both[0];
-    write.fd = both[1];
+    read = owned_fd{both[0]};
+    write = owned_fd{both[1]};
     return true;
   }
 };
 
 status no_child(int error) {
   return {errc::device_error, fmt::format("no process can be started: {}", std::strerror(error))};
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 /// Starts the child. Returns 0 or the error number. Resets signals that the parent ignores or blocks.
@@ -80,8 +62,8 @@ int start(const std::string& program, std::vector<std::string> arguments, const 
   ::posix_spawnattr_setsigmask(&how, &none);
   ::posix_spawnattr_setsigdefault(&how, &usual);
   ::posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  const int error = ::posix_spawn(&child, program.c_str(), &files, &how, pointers_to(arguments).data(),
-                                  pointers_to(variables).data());
+  const int error =
+      ::posix_spawn(&child, program.c_str(), &files, &how, exec_words(arguments).data(), exec_words(variables).data());
   ::posix_spawn_file_actions_destroy(&files);
   ::posix_spawnattr_destroy(&how);
   return error;
@@ -98,21 +80,21 @@ bool take(int fd, std::string& text) {
 /// Exchanges data until both pipes are closed. False if the deadline passes first.
 bool converse(pipe_ends& input_pipe, pipe_ends& output_pipe, pipe_ends& err, std::string_view input,
               clock::time_point deadline, child_outcome& outcome) {
-  while (output_pipe.read.fd >= 0 || err.read.fd >= 0) {
+  while (output_pipe.read.get() >= 0 || err.read.get() >= 0) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
     if (left <= 0) return false;
-    std::array<pollfd, 3> all{pollfd{output_pipe.read.fd, POLLIN, 0}, pollfd{err.read.fd, POLLIN, 0},
-                              pollfd{input_pipe.write.fd, POLLOUT, 0}};
+    std::array<pollfd, 3> all{pollfd{output_pipe.read.get(), POLLIN, 0}, pollfd{err.read.get(), POLLIN, 0},
+                              pollfd{input_pipe.write.get(), POLLOUT, 0}};
     const int ready = ::poll(all.data(), all.size(), static_cast<int>(std::min<long>(left, 1'000'000)));
     if (ready < 0 && errno != EINTR) return false;
     if (ready <= 0) continue;
-    if (all[0].revents != 0 && !take(output_pipe.read.fd, outcome.output)) output_pipe.read.close();
-    if (all[1].revents != 0 && !take(err.read.fd, outcome.err)) err.read.close();
+    if (all[0].revents != 0 && !take(output_pipe.read.get(), outcome.output)) output_pipe.read = owned_fd{};
+    if (all[1].revents != 0 && !take(err.read.get(), outcome.err)) err.read = owned_fd{};
     if (outcome.err.size() > 2 * most_err) outcome.err.erase(0, outcome.err.size() - most_err);
     if (all[2].revents != 0) {
-      const ssize_t sent = ::write(input_pipe.write.fd, input.data(), input.size());
+      const ssize_t sent = ::write(input_pipe.write.get(), input.data(), input.size());
       if (sent > 0) input.remove_prefix(static_cast<std::size_t>(sent));
-      if (input.empty() || (sent < 0 && errno != EINTR && errno != EAGAIN)) input_pipe.write.close();
+      if (input.empty() || (sent < 0 && errno != EINTR && errno != EAGAIN)) input_pipe.write = owned_fd{};
     }
   }
   return true;
@@ -162,14 +144,15 @@ result<child_outcome> run_child(const std::string& program, const std::vector<st
   pipe_ends err;
   if (!input_pipe.open() || !output_pipe.open() || !err.open()) return no_child(errno);
   pid_t child = 0;
-  if (const int error = start(program, arguments, {input_pipe.read.fd, output_pipe.write.fd, err.write.fd}, child);
+  if (const int error =
+          start(program, arguments, {input_pipe.read.get(), output_pipe.write.get(), err.write.get()}, child);
       error != 0) {
     return no_child(error);
   }
-  input_pipe.read.close();
-  output_pipe.write.close();
-  err.write.close();
-  (void)::fcntl(input_pipe.write.fd, F_SETFL, O_NONBLOCK);
+  input_pipe.read = owned_fd{};
+  output_pipe.write = owned_fd{};
+  err.write = owned_fd{};
+  (void)::fcntl(input_pipe.write.get(), F_SETFL, O_NONBLOCK);
   const clock::time_point deadline = clock::now() + time_limit;
   child_outcome got;
   if (!converse(input_pipe, output_pipe, err, input, deadline, got)) {

@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 
+#include "assign_or_return.hpp"
 #include "bits.hpp"
 #include "inputs.hpp"
 #include "options.hpp"
@@ -101,9 +102,8 @@ result<std::vector<std::string>> files_of(const std::string& pattern, const fs::
 status find_traces(const std::vector<std::string>& patterns, const fs::path& folder, manifest& definition) {
   std::set<std::string> seen;
   for (const std::string& pattern : patterns) {
-    const auto files = files_of(pattern, folder);
-    if (!files) return files.why();
-    for (const std::string& file : *files) {
+    ASSIGN_OR_RETURN(const auto files, files_of(pattern, folder));
+    for (const std::string& file : files) {
       if (file.find('\n') != std::string::npos)
         return bad("traces", printable(file) + ": a name of more than one line");
       if (seen.insert(fs::path{file}.lexically_normal().string()).second) definition.traces.push_back(file);
@@ -115,22 +115,20 @@ status find_traces(const std::vector<std::string>& patterns, const fs::path& fol
 /// Opens each row once with ample memory, to find rows that can never start.
 status try_policy(const manifest& definition, const std::string& text) {
   const settings none;
-  const auto row = parse_policy_row(text, none, "");
-  if (!row) return row.why();
-  if (!row->config.plan_path.empty()) {
+  ASSIGN_OR_RETURN(const auto row, parse_policy_row(text, none, ""));
+  if (!row.config.plan_path.empty()) {
     return bad("policies", fmt::format("'{}': plan= has no meaning in a sweep, where each trace gets its own plan",
                                        printable(text)));
   }
-  const bool needs_plan = needs_own_plan(*row);
+  const bool needs_plan = needs_own_plan(row);
   for (const capacity& each : definition.capacities) {
     for (const std::string& device : definition.devices) {
-      const auto setup = setup_for(definition, device, 1);
-      if (!setup) return setup.why();
-      auto limited = parse_policy_row(text, none, each.limit_for(setup->device.capacity_bytes / 4));
+      ASSIGN_OR_RETURN(const auto setup, setup_for(definition, device, 1));
+      auto limited = parse_policy_row(text, none, each.limit_for(setup.device.capacity_bytes / 4));
       if (limited && definition.mode == sweep_mode::fit) limited = fit_row(*limited);
       if (!limited) return limited.why();
       if (needs_plan) continue;  // its plan is made when the unit runs
-      if (auto opened = open_rig(setup->device, limited->config); !opened) {
+      if (auto opened = open_rig(setup.device, limited->config); !opened) {
         return bad(fmt::format("policies: '{}'", printable(text)), opened.why().message());
       }
     }
@@ -195,9 +193,8 @@ status read_lists(const json& all, const fs::path& folder, manifest& definition,
     return bad("capacities", "mode fit varies the capacity; expected none");
   }
   for (const std::string& text : capacities) {
-    const auto read = read_capacity(text);
-    if (!read) return read.why();
-    definition.capacities.push_back(*read);
+    ASSIGN_OR_RETURN(const auto read, read_capacity(text));
+    definition.capacities.push_back(read);
   }
   if (definition.capacities.empty()) definition.capacities.emplace_back();
   if (definition.policies.empty()) {

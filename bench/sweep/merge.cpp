@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 
+#include "assign_or_return.hpp"
 #include "child.hpp"
 #include "folder.hpp"
 #include "inputs.hpp"
@@ -51,11 +50,9 @@ struct merged {
 };
 
 result<merged> gather(const merge_options& options) {
-  auto plan = read_folder_plan(options.folder);
-  if (!plan) return plan.why();
-  auto found = find_results(options.folder);
-  if (!found) return found.why();
-  merged merged_sweep{*std::move(plan), *std::move(found), 0, 0};
+  ASSIGN_OR_RETURN(auto plan, read_folder_plan(options.folder));
+  ASSIGN_OR_RETURN(auto found, find_results(options.folder));
+  merged merged_sweep{std::move(plan), std::move(found), 0, 0};
   for (const auto& [key, trace] : merged_sweep.plan.units) {
     const auto known = merged_sweep.found.rows.find(key);
     merged_sweep.missing += known == merged_sweep.found.rows.end() ? 1U : 0U;
@@ -207,15 +204,13 @@ status merge(const merge_options& options) {
     return {errc::bad_setting, fmt::format("-o {}: expected a name that ends in .json, .html or .parquet",
                                            printable(options.output, 4096))};
   }
-  const auto all = gather(options);
-  if (!all) return all.why();
+  ASSIGN_OR_RETURN(const auto all, gather(options));
   json made;
-  if (status read = make_summary(*all, made); !read) return read;
-  if (all->missing != 0)
-    log_line(fmt::format("{} of {} units have no result yet", all->missing, all->plan.units.size()));
-  if (ends(".html")) return write_page(options.output, *all, std::move(made));
-  return ends(".json") ? write_json(options.output, *all, std::move(made))
-                       : write_parquet(options.output, *all, std::move(made));
+  if (status read = make_summary(all, made); !read) return read;
+  if (all.missing != 0) log_line(fmt::format("{} of {} units have no result yet", all.missing, all.plan.units.size()));
+  if (ends(".html")) return write_page(options.output, all, std::move(made));
+  return ends(".json") ? write_json(options.output, all, std::move(made))
+                       : write_parquet(options.output, all, std::move(made));
 }
 
 }  // namespace gpumem::bench::sweep

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "assign_or_return.hpp"
 #include "folder.hpp"
 #include "output_file.hpp"
 #include "print_error.hpp"
@@ -46,8 +47,7 @@ class shared_counters {
     MPI_Win_unlock_all(window_);
     MPI_Win_free(&window_);
   }
-  shared_counters(const shared_counters&) = delete;
-  shared_counters& operator=(const shared_counters&) = delete;
+  shared_counters& operator=(shared_counters&&) = delete;
 
   /// Adds and returns the previous value.
   std::int64_t add(counter selected, std::int64_t value) {
@@ -195,12 +195,10 @@ struct shared_plan {
 
 /// Reads the manifest, the traces and the folder. Rank 0 only.
 result<shared_plan> plan_on_rank_0(const sweep_arguments& arguments) {
-  auto plan = plan_sweep(arguments, unit_program());
-  if (!plan) return plan.why();
-  if (status ready = prepare_folder(arguments.folder, *plan); !ready) return ready;
-  auto left = units_left(arguments.folder, *plan, arguments.again);
-  if (!left) return left.why();
-  return shared_plan{*std::move(plan), *std::move(left)};
+  ASSIGN_OR_RETURN(auto plan, plan_sweep(arguments, unit_program()));
+  if (status ready = prepare_folder(arguments.folder, plan); !ready) return ready;
+  ASSIGN_OR_RETURN(auto left, units_left(arguments.folder, plan, arguments.again));
+  return shared_plan{std::move(plan), std::move(left)};
 }
 
 std::string sources_text(const std::vector<bench::sweep::trace_source>& all) {

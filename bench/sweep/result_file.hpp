@@ -23,8 +23,7 @@ class result_file {
   static result<std::unique_ptr<result_file>> open(const std::string& folder, std::string_view kind,
                                                    const std::string& label);
   ~result_file();
-  result_file(const result_file&) = delete;
-  result_file& operator=(const result_file&) = delete;
+  result_file& operator=(result_file&&) = delete;
 
   /// Appends one line, all or nothing; it is in the file on return. Any thread.
   status append(std::string_view unit_json);

@@ -6,8 +6,8 @@
 
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "assign_or_return.hpp"
 #include "child.hpp"
 #include "log.hpp"
 #include "parallel.hpp"
@@ -56,12 +56,11 @@ result<bool> run_one(const sweep_plan& plan, const run_options& options, const u
                      result_file& times) {
   const auto began = std::chrono::steady_clock::now();
   const std::string head = row_head(plan, work);
-  const auto child =
-      run_child(options.program, {"unit", std::to_string(::getpid())}, request_of(plan, work), options.time_limit);
-  if (!child) return child.why();
-  const unit_outcome outcome = outcome_of(head, *child, options.time_limit);
+  ASSIGN_OR_RETURN(const auto child, run_child(options.program, {"unit", std::to_string(::getpid())},
+                                               request_of(plan, work), options.time_limit));
+  const unit_outcome outcome = outcome_of(head, child, options.time_limit);
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  if (status written = times.append(times_row(hex(work.key), outcome, *child, wall_s)); !written) return written;
+  if (status written = times.append(times_row(hex(work.key), outcome, child, wall_s)); !written) return written;
   if (status written = results.append(outcome.row); !written) return written;
   const bool failed = is_error_row(outcome.row);
   if (failed) {
@@ -78,10 +77,8 @@ result<bool> run_one(const sweep_plan& plan, const run_options& options, const u
 result<run_outcome> run_units(const sweep_plan& plan, const run_options& options, unit_source& source) {
   ::signal(SIGPIPE, SIG_IGN);  // a unit may end before it has read its request
   ::signal(SIGXFSZ, SIG_IGN);  // exceeding a file size limit is then an error of `write`
-  auto results = result_file::open(options.folder, "results", options.label);
-  if (!results) return results.why();
-  auto times = result_file::open(options.folder, "times", options.label);
-  if (!times) return times.why();
+  ASSIGN_OR_RETURN(auto results, result_file::open(options.folder, "results", options.label));
+  ASSIGN_OR_RETURN(auto times, result_file::open(options.folder, "times", options.label));
   std::atomic<std::uint64_t> units{0};
   std::atomic<std::uint64_t> failed{0};
   std::atomic<bool> stop{false};
@@ -89,7 +86,7 @@ result<run_outcome> run_units(const sweep_plan& plan, const run_options& options
     while (!stop) {
       const auto next = source.next();
       if (!next) return {};
-      const auto unit_failed = run_one(plan, options, plan.units[*next], **results, **times);
+      const auto unit_failed = run_one(plan, options, plan.units[*next], *results, *times);
       if (!unit_failed) {
         stop = true;
         return unit_failed.why();

@@ -2,13 +2,10 @@
 /// process, or one shared by all ranks of an MPI job.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "gpumem/status.hpp"
 #include "plan.hpp"

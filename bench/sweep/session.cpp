@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
-#include <mutex>
 #include <thread>
 
+#include "assign_or_return.hpp"
 #include "folder.hpp"
 #include "log.hpp"
 #include "merge.hpp"
@@ -86,9 +86,8 @@ class local_source final : public unit_source {
 
 result<shard> shard_of(const sweep_arguments& arguments) {
   if (!arguments.shard.empty()) return parse_shard(arguments.shard);
-  const auto array = shard_of_array([](const char* name) -> const char* { return std::getenv(name); });
-  if (!array) return array.why();
-  return array->value_or(shard{});
+  ASSIGN_OR_RETURN(const auto array, shard_of_array([](const char* name) -> const char* { return std::getenv(name); }));
+  return array.value_or(shard{});
 }
 
 /// The part of the remaining units that belongs to the shard.
@@ -200,12 +199,10 @@ result<sweep_plan> plan_sweep(const sweep_arguments& arguments, const std::strin
       log_line(fmt::format("{} is not read by a sweep, whose settings are the manifest's", printable(name)));
     }
   }
-  auto definition = read_manifest(arguments.manifest);
-  if (!definition) return definition.why();
-  auto version = program_version(program);
-  if (!version) return version.why();
-  auto sources = find_sources(*definition, std::max(1U, std::thread::hardware_concurrency()));
-  return make_plan(*std::move(definition), *std::move(version), std::move(sources));
+  ASSIGN_OR_RETURN(auto definition, read_manifest(arguments.manifest));
+  ASSIGN_OR_RETURN(auto version, program_version(program));
+  auto sources = find_sources(definition, std::max(1U, std::thread::hardware_concurrency()));
+  return make_plan(std::move(definition), std::move(version), std::move(sources));
 }
 
 std::string unit_program() {

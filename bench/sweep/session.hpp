@@ -6,13 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "cli_app.hpp"
 #include "gpumem/status.hpp"
 #include "plan.hpp"
 #include "shard.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace gpumem::bench::sweep {
 

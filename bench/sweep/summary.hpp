@@ -5,7 +5,6 @@
 /// all memory at once is not compared, because its peak of reserved is the card's size.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>

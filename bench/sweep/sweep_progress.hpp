@@ -24,8 +24,7 @@ class sweep_progress {
   /// draws on the controlling terminal, because mpirun replaces standard error by a pipe.
   sweep_progress(std::uint64_t before, std::uint64_t total, bool quiet, bool lines, bool any_terminal);
   ~sweep_progress();
-  sweep_progress(const sweep_progress&) = delete;
-  sweep_progress& operator=(const sweep_progress&) = delete;
+  sweep_progress& operator=(sweep_progress&&) = delete;
 
   [[nodiscard]] bool shown() const noexcept { return form_ != form::none; }
   /// `done` counts the units finished since the start, by all processes.

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "json_line.hpp"

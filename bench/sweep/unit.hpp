@@ -1,7 +1,6 @@
 /// One unit, in its own process: reads a request from standard input, writes its row and its times.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <string_view>
 

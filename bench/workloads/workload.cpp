@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <optional>
 #include <set>
 #include <string>
 
+#include "assign_or_return.hpp"
 #include "bits.hpp"
 #include "gpumem/request.hpp"
 #include "gpumem/settings.hpp"
@@ -42,9 +42,8 @@ status apply(std::string_view workload, std::string_view part, workload_shape& s
   }
   const std::string_view value = equals == std::string_view::npos ? std::string_view{} : part.substr(equals + 1);
   const auto store = [&](auto& field, std::uint64_t least, std::uint64_t most) -> status {
-    const auto read = whole(option, value, least, most);
-    if (!read) return read.why();
-    field = static_cast<std::decay_t<decltype(field)>>(*read);
+    ASSIGN_OR_RETURN(const auto read, whole(option, value, least, most));
+    field = static_cast<std::decay_t<decltype(field)>>(read);
     return {};
   };
   if (option == "ops") return store(shape.ops, 1, most_ops);
@@ -53,12 +52,11 @@ status apply(std::string_view workload, std::string_view part, workload_shape& s
   if (option == "tenants") return store(shape.tenants, 1, 16);
   if (option == "like") return shape.like = value, status{};
   if (option == "peak") {
-    const auto bytes = parse_bytes(value, "peak");
-    if (!bytes) return bytes.why();
-    if (*bytes < mib || *bytes > tib) {
+    ASSIGN_OR_RETURN(const auto bytes, parse_bytes(value, "peak"));
+    if (bytes < mib || bytes > tib) {
       return {errc::bad_setting, fmt::format("peak={}: expected 1MiB to 1TiB", printable(value))};
     }
-    shape.peak_bytes = *bytes;
+    shape.peak_bytes = bytes;
     return {};
   }
   return {errc::bad_setting,

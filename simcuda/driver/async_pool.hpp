@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 
 #include "gpumem/sim_device.hpp"
 #include "range_set.hpp"
@@ -23,8 +22,7 @@ class async_pool {
   ~async_pool() {
     for (auto& [stream, f] : freed_by_) device_.drop(f);
   }
-  async_pool(const async_pool&) = delete;
-  async_pool& operator=(const async_pool&) = delete;
+  async_pool& operator=(async_pool&&) = delete;
 
   result<address> alloc(std::uint64_t bytes, stream_ref alloc_stream) {
     const std::uint64_t rounded = (bytes + 511) / 512 * 512;

@@ -30,6 +30,13 @@ bool told_by_driver(std::uint64_t address) {
   return holder != nullptr && holder->pool->owns(address);
 }
 
+/// Calls a function of the driver under its lock.
+template <typename Function, typename... Arguments>
+void locked(Function* function, Arguments... arguments) {
+  const std::lock_guard lock{the_driver_state().mutex};
+  function(arguments...);
+}
+
 /// Whether the address is on a card and the host can access it.
 bool has_values(std::uint64_t address) {
   return the_driver_state().config.host_memory && holder_of(address) != nullptr;
@@ -85,10 +92,7 @@ void gpumem_served_callback(const char* function, std::uint64_t block, std::uint
   note_hazards(true);
 }
 
-void simcuda_note_unseen(const char* why) {
-  const std::lock_guard lock{the_driver_state().mutex};
-  note_unseen(why);
-}
+void simcuda_note_unseen(const char* why) { locked(gpumem::simcuda::note_unseen, why); }
 
 void simcuda_given_back(std::uint64_t address) {
   const std::lock_guard lock{the_driver_state().mutex};
@@ -108,10 +112,7 @@ std::uint64_t simcuda_hazards() {
   for (const auto& g : w.gpus) all += g->sim->hazard_count();
   return all;
 }
-void simcuda_place_hazards(const char* place) {
-  const std::lock_guard lock{the_driver_state().mutex};
-  place_hazards(place);
-}
+void simcuda_place_hazards(const char* place) { locked(gpumem::simcuda::place_hazards, place); }
 const char* simcuda_hazard_place(std::uint64_t index) {
   const std::lock_guard lock{the_driver_state().mutex};
   const hazard_record* const found = noted_hazard(index);
@@ -137,13 +138,11 @@ int simcuda_card_memory(int card, std::uint64_t* total, std::uint64_t* used) {
 int simcuda_charge_library(std::uint64_t* address, std::uint64_t bytes) {
   driver_state& w = the_driver_state();
   const std::lock_guard lock{w.mutex};
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   const shared_cards_lock turn{*device};
-  const auto got = device->sim->alloc((bytes + 0x1f'ffff) / 0x20'0000 * 0x20'0000);
-  if (!got) return error_of(got.why());
+  SIMCUDA_ASSIGN(got, device->sim->alloc((bytes + 0x1f'ffff) / 0x20'0000 * 0x20'0000));
   note_charge(*device, charge::library, bytes);
-  *address = *got;
+  *address = got;
   return CUDA_SUCCESS;
 }
 
@@ -188,15 +187,9 @@ void simcuda_store_values(std::uint64_t address, const void* values, std::uint64
   }
 }
 
-void simcuda_note_rank(int rank, int ranks) {
-  const std::lock_guard lock{the_driver_state().mutex};
-  note_rank(rank, ranks);
-}
+void simcuda_note_rank(int rank, int ranks) { locked(gpumem::simcuda::note_rank, rank, ranks); }
 
-void simcuda_note_lost_rank() {
-  const std::lock_guard lock{the_driver_state().mutex};
-  note_lost_rank();
-}
+void simcuda_note_lost_rank() { locked(gpumem::simcuda::note_lost_rank); }
 
 // The run's report lists gpumem's refusals with those of the card.
 void gpumem_refusal_callback(const gpumem_refusal* refusal) {
@@ -208,26 +201,11 @@ void gpumem_refusal_callback(const gpumem_refusal* refusal) {
   note_refused(*w.gpus[static_cast<std::size_t>(device)], refusal->function, refusal->requested_bytes, why.c_str());
 }
 
-void simcuda_note_unsupported(const char* function) {
-  const std::lock_guard lock{the_driver_state().mutex};
-  note_unsupported(function);
-}
-
-std::uint64_t simcuda_undefined_uses() {
-  std::uint64_t all = 0;
-  for (const auto& [what, times] : gpumem::simcuda::undefined_uses()) all += times;
-  return all;
-}
-
-void simcuda_break_at(const char* function, unsigned nth, int error) {
-  gpumem::simcuda::break_at(function, nth, static_cast<CUresult>(error));
-}
+void simcuda_note_unsupported(const char* function) { locked(gpumem::simcuda::note_unsupported, function); }
 
 std::uint64_t simcuda_calls(const char* function) {
   return function == nullptr ? gpumem::simcuda::all_calls() : gpumem::simcuda::calls(function);
 }
-
-void simcuda_finish_destructors() { gpumem::simcuda::finish_destructors(); }
 
 // A function that no header declares yet: layers in front of the driver must forward it.
 int cuSimulatedNewerFunction();

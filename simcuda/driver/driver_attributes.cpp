@@ -1,4 +1,5 @@
 // The simulated driver: attributes of a card, its bus address, limits of a context.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -13,81 +14,58 @@ constexpr int most = std::numeric_limits<int>::max();
 
 /// Returns an attribute that programs are known to read; 0 for others, as on a card without the feature.
 int attribute_of(const card_profile& card, int bus, CUdevice_attribute attrib) {
-  switch (attrib) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      return card.compute_major;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      return card.compute_minor;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      return card.multiprocessors;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-      return card.threads_per_multiprocessor;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
-      return card.shared_kib_per_multiprocessor << 10;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      return card.shared_bytes_opt_in();
-    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
-      return card.compute_major >= 8 ? 1024 : 0;
-    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
-      return card.l2_kib << 10;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
-      return card.threads_per_multiprocessor / 64;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      return bus;
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
-      return 32;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
-      return 1024;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
-      return 64;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
-    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
-      return most;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
-      return 65'535;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
-      return 48 << 10;
-    case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
-      return 64 << 10;
-    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
-    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
-      return 64 << 10;
-    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
-      return 512;
-    case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT:
-      return 32;
-    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
-    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
-      return 1'500'000;  // kHz; does not affect simulated time
-    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
-      return card.memory_mib > (32U << 10) ? 5120 : 384;
-    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
-    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
-    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
-    case CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
-    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+  const std::pair<CUdevice_attribute, int> values[] = {
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, card.compute_major},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, card.compute_minor},
+    {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, card.multiprocessors},
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, card.threads_per_multiprocessor},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, card.shared_kib_per_multiprocessor << 10},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, card.shared_bytes_opt_in()},
+    {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, card.compute_major >= 8 ? 1024 : 0},
+    {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, card.l2_kib << 10},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, card.threads_per_multiprocessor / 64},
+    {CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, bus},
+    {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, most},
+    {CU_DEVICE_ATTRIBUTE_MAX_PITCH, most},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65'535},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65'535},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10},
+    {CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 64 << 10},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 64 << 10},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 64 << 10},
+    {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
+    {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32},
+    {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1'500'000},  // kHz; clocks do not affect simulated time
+    {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 1'500'000},
+    {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, card.memory_mib > (32U << 10) ? 5120 : 384},
+    {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1},
+    {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1},
+    {CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
+    {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1},
+    {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+    {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
 #if CUDA_VERSION >= 13000
-    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    {CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
 #endif
-      return 1;
-    default:
-      return 0;
-  }
+  };
+  const auto* const found = std::ranges::find(values, attrib, &std::pair<CUdevice_attribute, int>::first);
+  return found != std::end(values) ? found->second : 0;
 }
 
 CUresult write_bus_id(char* text, int bytes, int card) {
@@ -102,8 +80,7 @@ extern "C" {
 
 CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attrib, CUdevice device) {
   SIMCUDA_ENTER("cuDeviceGetAttribute");
-  const gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  SIMCUDA_FIND_DEVICE(g, device);
   if (attrib == CU_DEVICE_ATTRIBUTE_INTEGRATED) {
     *value = the_driver_state().config.integrated ? 1 : 0;
   } else if (attrib == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) {
@@ -124,8 +101,8 @@ CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice devi
 
 CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
   SIMCUDA_ENTER("cuDeviceGetPCIBusId");
-  const gpu* const g = device_of(device);
-  return g == nullptr ? CUDA_ERROR_INVALID_DEVICE : write_bus_id(text, bytes, g->card);
+  SIMCUDA_FIND_DEVICE(g, device);
+  return write_bus_id(text, bytes, g->card);
 }
 
 CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {

@@ -42,9 +42,7 @@ CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 
 CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
   SIMCUDA_ENTER("cuStreamBeginCapture");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (s->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (const gpumem::status begun = device->sim->begin_capture(s->sim); !begun) return error_of(begun);
   driver_state& w = the_driver_state();
@@ -62,9 +60,7 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   {
     SIMCUDA_ENTER("cuStreamEndCapture");
     *graph = nullptr;
-    CUstream_st* s = nullptr;
-    gpu* device = nullptr;
-    if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+    SIMCUDA_FIND_STREAM(s, device, handle);
     if (s->graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (s->joined_capture) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     // "A stream capture sequence not initiated with the CU_STREAM_CAPTURE_MODE_RELAXED argument to cuStreamBeginCapture
@@ -86,9 +82,7 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* graph) {
 
 CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   SIMCUDA_ENTER("cuStreamIsCapturing");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (implicit_capture(*s)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   *status = status_of(*s);
   return CUDA_SUCCESS;
@@ -97,9 +91,7 @@ CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* sta
 CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
                                            CUgraph* graph, const CUgraphNode** dependencies, std::size_t* count) {
   SIMCUDA_ENTER("cuStreamGetCaptureInfo");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (implicit_capture(*s)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   *status = status_of(*s);
   if (id != nullptr) *id = s->capture;
@@ -169,9 +161,7 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle) {
     SIMCUDA_ENTER("cuGraphLaunch");
     if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!exec->alive) return undefined_use("an executable graph that is destroyed");
-    CUstream_st* s = nullptr;
-    gpu* device = nullptr;
-    if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+    SIMCUDA_FIND_STREAM(s, device, handle);
     if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
     if (const CUresult e = may_launch(*exec); e != CUDA_SUCCESS) return e;
     uses = exec->uses;

@@ -17,9 +17,7 @@ bool on_a_device(CUdeviceptr address) { return holder_of(address) != nullptr; }
 /// Reports work on the bytes to the referee. Bytes of another device are not reported: its referee does not know the
 /// stream.
 CUresult touch(CUstream handle, std::uint64_t address, std::uint64_t bytes) {
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
   if (const CUresult e = reach_in_graphs(*s, address); e != CUDA_SUCCESS) return e;
   if (const CUresult e = reach(s->context, address, false); e != CUDA_SUCCESS) return e;
@@ -34,9 +32,7 @@ CUresult touch(CUstream handle, std::uint64_t address, std::uint64_t bytes) {
 template <typename Move>
 CUresult move(CUstream handle, Move&& bytes) {
   if (!the_driver_state().config.host_memory) return CUDA_SUCCESS;
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (s->graph != nullptr) {
     s->graph->uses.push_back({0, 0, 0, std::forward<Move>(bytes)});
   } else {
@@ -68,13 +64,10 @@ CUresult fill(CUdeviceptr address, Unit value, std::size_t count, CUstream strea
 }
 
 CUresult synchronise_stream(CUstream handle) {
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
-  const auto f = device->sim->record(s->sim);
-  if (!f) return error_of(f.why());
-  const gpumem::status done = device->sim->wait_host(*f);
-  device->sim->drop(*f);
+  SIMCUDA_FIND_STREAM(s, device, handle);
+  SIMCUDA_ASSIGN(f, device->sim->record(s->sim));
+  const gpumem::status done = device->sim->wait_host(f);
+  device->sim->drop(f);
   return error_of(done);
 }
 

@@ -85,8 +85,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
 
 CUresult CUDAAPI cuDeviceGetName(char* name, int bytes, CUdevice device) {
   SIMCUDA_ENTER("cuDeviceGetName");
-  const gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  SIMCUDA_FIND_DEVICE(g, device);
   std::strncpy(name, g->sim->info().name.c_str(), static_cast<std::size_t>(bytes));
   name[bytes - 1] = '\0';
   return CUDA_SUCCESS;
@@ -94,8 +93,7 @@ CUresult CUDAAPI cuDeviceGetName(char* name, int bytes, CUdevice device) {
 
 CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   SIMCUDA_ENTER("cuDeviceGetUuid");
-  const gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  SIMCUDA_FIND_DEVICE(g, device);
   *uuid = {};
   uuid->bytes[sizeof uuid->bytes - 1] = static_cast<char>(g->card);
   return CUDA_SUCCESS;
@@ -107,8 +105,7 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) { return cuDevic
 
 CUresult CUDAAPI cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   SIMCUDA_ENTER("cuDeviceTotalMem");
-  const gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  SIMCUDA_FIND_DEVICE(g, device);
   *bytes = g->sim->info().total_bytes;
   return CUDA_SUCCESS;
 }
@@ -122,8 +119,7 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer)
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   SIMCUDA_ENTER("cuDevicePrimaryCtxRetain");
-  gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  SIMCUDA_FIND_DEVICE(g, device);
   if (g->primary == nullptr) {
     driver_state& w = the_driver_state();
     if (w.config.context_bytes != 0) {
@@ -148,8 +144,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 // "The context is automatically reset once the last reference to it is released."
 CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   SIMCUDA_ENTER("cuDevicePrimaryCtxRelease");
-  gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  SIMCUDA_FIND_DEVICE(g, device);
   if (g->retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (--g->retained == 0 && g->primary != nullptr) destroy_context(g->primary);
   return CUDA_SUCCESS;
@@ -157,8 +152,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
   SIMCUDA_ENTER("cuDevicePrimaryCtxReset");
-  gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  SIMCUDA_FIND_DEVICE(g, device);
   if (g->primary == nullptr) return CUDA_SUCCESS;
   const unsigned retained = g->retained;
   destroy_context(g->primary);
@@ -168,8 +162,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
   SIMCUDA_ENTER("cuDevicePrimaryCtxGetState");
-  const gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  SIMCUDA_FIND_DEVICE(g, device);
   *flags = 0;
   *active = g->primary != nullptr ? 1 : 0;
   return CUDA_SUCCESS;
@@ -229,8 +222,7 @@ CUresult CUDAAPI cuCtxGetId(CUcontext context, unsigned long long* id) {
 
 CUresult CUDAAPI cuCtxSynchronize() {
   SIMCUDA_ENTER("cuCtxSynchronize");
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   const std::uint32_t context = current_context()->number;
   const CUresult done = error_of(context == 0 ? device->sim->synchronize() : device->sim->synchronize_context(context));
   if (done == CUDA_SUCCESS) device->pool->synchronised();
@@ -241,9 +233,8 @@ CUresult CUDAAPI cuCtxSynchronize() {
 // current context is peerContext."
 CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
   SIMCUDA_ENTER("cuCtxEnablePeerAccess");
-  gpu* device = nullptr;
-  CUcontext context = nullptr;
-  if (const CUresult e = current(&device, &context); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
+  CUcontext const context = current_context();
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (peer == nullptr || !peer->alive || peer == context) return CUDA_ERROR_INVALID_CONTEXT;
   return context->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
@@ -251,9 +242,8 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
 
 CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer) {
   SIMCUDA_ENTER("cuCtxDisablePeerAccess");
-  gpu* device = nullptr;
-  CUcontext context = nullptr;
-  if (const CUresult e = current(&device, &context); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
+  CUcontext const context = current_context();
   return context->peers.erase(peer) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
@@ -261,8 +251,7 @@ CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer) {
 
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext* pctx, unsigned int /*flags*/, CUdevice device) {
   SIMCUDA_ENTER("cuCtxCreate");
-  gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  SIMCUDA_FIND_DEVICE(g, device);
   driver_state& w = the_driver_state();
   w.contexts.push_back(std::make_unique<CUctx_st>());
   CUcontext made = w.contexts.back().get();

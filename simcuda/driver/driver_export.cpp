@@ -20,9 +20,7 @@ namespace {
 /// Writes a word on a stream: immediately, since a program may poll it, unless the stream captures.
 template <typename Word>
 CUresult write_word(CUstream handle, CUdeviceptr address, Word value) {
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   device->sim->enqueue(s->sim, 0);
   const auto write = [address, value] {
     std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), &value, sizeof value);
@@ -104,13 +102,11 @@ CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool, CUme
 }
 CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
   SIMCUDA_ENTER("cuDeviceGetGraphMemAttribute");
-  if (device < 0 || static_cast<std::size_t>(device) >= the_driver_state().gpus.size())
-    return CUDA_ERROR_INVALID_DEVICE;
-  const gpu& g = *the_driver_state().gpus[static_cast<std::size_t>(device)];
-  const graph_memory usage = graph_memory_of(g);
+  SIMCUDA_FIND_DEVICE(g, device);
+  const graph_memory usage = graph_memory_of(*g);
   const bool used = attr == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT || attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH;
   const bool high = attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
-  const graph_memory& selected = high ? g.graph_highs : usage;
+  const graph_memory& selected = high ? g->graph_highs : usage;
   const cuuint64_t figure = used ? selected.used : selected.reserved;
   std::memcpy(value, &figure, sizeof figure);
   return CUDA_SUCCESS;
@@ -118,18 +114,15 @@ CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attrib
 /// Resets a high-water mark to the current value.
 CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void*) {
   SIMCUDA_ENTER("cuDeviceSetGraphMemAttribute");
-  if (device < 0 || static_cast<std::size_t>(device) >= the_driver_state().gpus.size())
-    return CUDA_ERROR_INVALID_DEVICE;
-  gpu& g = *the_driver_state().gpus[static_cast<std::size_t>(device)];
-  if (attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) g.graph_highs.used = graph_memory_of(g).used;
-  if (attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) g.graph_highs.reserved = graph_memory_of(g).reserved;
+  SIMCUDA_FIND_DEVICE(g, device);
+  if (attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) g->graph_highs.used = graph_memory_of(*g).used;
+  if (attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) g->graph_highs.reserved = graph_memory_of(*g).reserved;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
   SIMCUDA_ENTER("cuDeviceGraphMemTrim");
-  if (device < 0 || static_cast<std::size_t>(device) >= the_driver_state().gpus.size())
-    return CUDA_ERROR_INVALID_DEVICE;
-  trim_graph_memory(*the_driver_state().gpus[static_cast<std::size_t>(device)]);
+  SIMCUDA_FIND_DEVICE(g, device);
+  trim_graph_memory(*g);
   return CUDA_SUCCESS;
 }
 
@@ -138,8 +131,7 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
 /// Pins the memory on the GPU of the calling thread's context, as cuMemHostAlloc does.
 CUresult CUDAAPI cuMemHostRegister_v2(void* ptr, std::size_t bytes, unsigned int) {
   SIMCUDA_ENTER("cuMemHostRegister");
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   if (ptr == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const auto begin = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(ptr));
   for (const auto& g : the_driver_state().gpus) {
@@ -170,14 +162,9 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int* flags, void*) {
   *flags = 0;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr, std::size_t, CUmem_advise, CUmemLocation) {
-  SIMCUDA_ENTER("cuMemAdvise");
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr, std::size_t, CUmemLocation, unsigned int, CUstream) {
-  SIMCUDA_ENTER("cuMemPrefetchAsync");
-  return CUDA_SUCCESS;
-}
+SIMCUDA_SUCCEEDS(cuMemAdvise_v2, "cuMemAdvise", (CUdeviceptr, std::size_t, CUmem_advise, CUmemLocation))
+SIMCUDA_SUCCEEDS(cuMemPrefetchAsync_v2, "cuMemPrefetchAsync",
+                 (CUdeviceptr, std::size_t, CUmemLocation, unsigned int, CUstream))
 
 // --- memory operations of streams -----------------------------------------------------------------------------------
 
@@ -209,11 +196,9 @@ CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t*
   }
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream, CUgraphNode*, const CUgraphEdgeData*, std::size_t,
-                                                      unsigned int) {
-  SIMCUDA_ENTER("cuStreamUpdateCaptureDependencies");
-  return CUDA_SUCCESS;  // graphs have no edges: their work runs in the order of the calls
-}
+// Graphs have no edges: their work runs in the order of the calls.
+SIMCUDA_SUCCEEDS(cuStreamUpdateCaptureDependencies_v2, "cuStreamUpdateCaptureDependencies",
+                 (CUstream, CUgraphNode*, const CUgraphEdgeData*, std::size_t, unsigned int))
 CUresult CUDAAPI cuGraphUpload(CUgraphExec exec, CUstream) {
   SIMCUDA_ENTER("cuGraphUpload");
   return exec != nullptr && exec->alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -242,13 +227,7 @@ CUresult CUDAAPI cuLogsUnregisterCallback(CUlogsCallbackHandle) {
   return CUDA_SUCCESS;
 }
 #endif
-CUresult CUDAAPI cuProfilerStart() {
-  SIMCUDA_ENTER("cuProfilerStart");
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuProfilerStop() {
-  SIMCUDA_ENTER("cuProfilerStop");
-  return CUDA_SUCCESS;
-}
+SIMCUDA_SUCCEEDS(cuProfilerStart, "cuProfilerStart", ())
+SIMCUDA_SUCCEEDS(cuProfilerStop, "cuProfilerStop", ())
 
 }  // extern "C"

@@ -115,8 +115,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr dptr) {
 // "Contexts that may open CUipcMemHandles are restricted": not in the process that made the handle.
 CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int flags) {
   SIMCUDA_ENTER("cuIpcOpenMemHandle");
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   ticket t;
   std::memcpy(&t, handle.reserved, sizeof t);
   if (const CUresult e = may_open(t, exported::allocation); e != CUDA_SUCCESS) return e;

@@ -1,7 +1,6 @@
 // The simulated driver: plain, pinned and mapped memory.
 #include <unistd.h>
 
-#include <cstring>
 #include <string>
 
 #include "driver_state.hpp"
@@ -41,16 +40,14 @@ CUresult allocate(gpu& device, CUdeviceptr* address, std::size_t bytes) {
 
 /// Managed memory may exceed the card: blocks that do not fit are placed on the host.
 CUresult allocate_managed(gpu& card, CUdeviceptr* block, std::size_t bytes) {
-  const auto free = card.sim->memory();
-  if (!free) return error_of(free.why());
-  if (rounded(bytes) <= free->free_bytes) return allocate(card, block, bytes);
-  const auto got = card.sim->alloc_host(rounded(bytes));
-  if (!got) return error_of(got.why());
-  card.allocations[*got] = bytes;
-  card.beyond.insert(*got);
+  SIMCUDA_ASSIGN(free, card.sim->memory());
+  if (rounded(bytes) <= free.free_bytes) return allocate(card, block, bytes);
+  SIMCUDA_ASSIGN(got, card.sim->alloc_host(rounded(bytes)));
+  card.allocations[got] = bytes;
+  card.beyond.insert(got);
   note_taken(card, bytes);
   note_beyond(bytes);
-  *block = *got;
+  *block = got;
   return CUDA_SUCCESS;
 }
 
@@ -111,20 +108,17 @@ extern "C" {
 
 CUresult CUDAAPI cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
   SIMCUDA_ENTER("cuMemGetInfo");
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   const shared_cards_lock turn{*device};
-  const auto info = device->sim->memory();
-  if (!info) return error_of(info.why());
-  *free_bytes = info->free_bytes;
-  *total_bytes = info->total_bytes;
+  SIMCUDA_ASSIGN(info, device->sim->memory());
+  *free_bytes = info.free_bytes;
+  *total_bytes = info.total_bytes;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* dptr, std::size_t bytes) {
   SIMCUDA_ENTER("cuMemAlloc");
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   if (dptr == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   return allocate(*device, dptr, bytes);
@@ -133,8 +127,7 @@ CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* dptr, std::size_t bytes) {
 CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* dptr, std::size_t* pitch, std::size_t width, std::size_t height,
                                     unsigned int /*element*/) {
   SIMCUDA_ENTER("cuMemAllocPitch");
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   if (width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   *pitch = (width + 511) / 512 * 512;
@@ -143,8 +136,7 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* dptr, std::size_t* pitch, std::
 
 CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* dptr, std::size_t bytes, unsigned int /*flags*/) {
   SIMCUDA_ENTER("cuMemAllocManaged");
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   const CUresult made = allocate_managed(*device, dptr, bytes);
@@ -155,8 +147,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* dptr, std::size_t bytes, unsigne
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) {
   SIMCUDA_ENTER("cuMemFree");
   if (dptr == 0) return CUDA_SUCCESS;
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   if (const auto freed = free_of_graph(dptr)) return *freed;
   gpu* const owner = owner_of(dptr);
@@ -172,20 +163,17 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) {
 
 CUresult CUDAAPI cuMemHostAlloc(void** pp, std::size_t bytes, unsigned int /*flags*/) {
   SIMCUDA_ENTER("cuMemHostAlloc");
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  const auto got = device->sim->alloc_host(bytes);
-  if (!got) return error_of(got.why());
-  device->pinned[*got] = bytes;
-  *pp = pointer(*got);
+  SIMCUDA_ASSIGN(got, device->sim->alloc_host(bytes));
+  device->pinned[got] = bytes;
+  *pp = pointer(got);
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemFreeHost(void* ptr) {
   SIMCUDA_ENTER("cuMemFreeHost");
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   for (const auto& g : the_driver_state().gpus) {
     const auto found = g->pinned.find(number_of(ptr));
@@ -211,10 +199,9 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* ptr, std::size_t bytes, std::s
   SIMCUDA_ENTER("cuMemAddressReserve");
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   gpu* const device = range_device(0);
-  const auto got = device->sim->reserve(bytes);
-  if (!got) return error_of(got.why());
-  device->ranges[*got] = bytes;
-  *ptr = *got;
+  SIMCUDA_ASSIGN(got, device->sim->reserve(bytes));
+  device->ranges[got] = bytes;
+  *ptr = got;
   return CUDA_SUCCESS;
 }
 

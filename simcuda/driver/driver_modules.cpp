@@ -16,11 +16,9 @@ CUresult global_of(const void* code, const char* name, CUdeviceptr* address, std
   constexpr std::size_t of_each = 4096;
   CUdeviceptr& kept = (*known)[{code, name}];
   if (kept == 0) {
-    gpu* device = nullptr;
-    if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
-    const auto got = device->small->alloc(of_each);
-    if (!got) return error_of(got.why());
-    kept = *got;
+    SIMCUDA_FIND_CURRENT(device);
+    SIMCUDA_ASSIGN(got, device->small->alloc(of_each));
+    kept = got;
     device->allocations[kept] = of_each;
   }
   if (address != nullptr) *address = kept;
@@ -124,14 +122,8 @@ CUresult CUDAAPI cuKernelGetAttribute(int* value, CUfunction_attribute attrib, C
   *value = attribute_of(attrib);
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) {
-  SIMCUDA_ENTER("cuKernelSetAttribute");
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel, CUfunc_cache, CUdevice) {
-  SIMCUDA_ENTER("cuKernelSetCacheConfig");
-  return CUDA_SUCCESS;
-}
+SIMCUDA_SUCCEEDS(cuKernelSetAttribute, "cuKernelSetAttribute", (CUfunction_attribute, int, CUkernel, CUdevice))
+SIMCUDA_SUCCEEDS(cuKernelSetCacheConfig, "cuKernelSetCacheConfig", (CUkernel, CUfunc_cache, CUdevice))
 
 // --- kernels --------------------------------------------------------------------------------------------------------
 
@@ -140,14 +132,8 @@ CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute attrib, CUf
   *value = attribute_of(attrib);
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) {
-  SIMCUDA_ENTER("cuFuncSetAttribute");
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction, CUfunc_cache) {
-  SIMCUDA_ENTER("cuFuncSetCacheConfig");
-  return CUDA_SUCCESS;
-}
+SIMCUDA_SUCCEEDS(cuFuncSetAttribute, "cuFuncSetAttribute", (CUfunction, CUfunction_attribute, int))
+SIMCUDA_SUCCEEDS(cuFuncSetCacheConfig, "cuFuncSetCacheConfig", (CUfunction, CUfunc_cache))
 CUresult CUDAAPI cuFuncGetModule(CUmodule* module, CUfunction function) {
   SIMCUDA_ENTER("cuFuncGetModule");
   *module = reinterpret_cast<CUmodule>(function);
@@ -203,24 +189,16 @@ CUresult CUDAAPI cuLinkCreate_v2(unsigned int, CUjit_option*, void**, CUlinkStat
   *state = reinterpret_cast<CUlinkState>(linked_code);
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuLinkAddData_v2(CUlinkState, CUjitInputType, void*, std::size_t, const char*, unsigned int,
-                                  CUjit_option*, void**) {
-  SIMCUDA_ENTER("cuLinkAddData");
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuLinkAddFile_v2(CUlinkState, CUjitInputType, const char*, unsigned int, CUjit_option*, void**) {
-  SIMCUDA_ENTER("cuLinkAddFile");
-  return CUDA_SUCCESS;
-}
+SIMCUDA_SUCCEEDS(cuLinkAddData_v2, "cuLinkAddData",
+                 (CUlinkState, CUjitInputType, void*, std::size_t, const char*, unsigned int, CUjit_option*, void**))
+SIMCUDA_SUCCEEDS(cuLinkAddFile_v2, "cuLinkAddFile",
+                 (CUlinkState, CUjitInputType, const char*, unsigned int, CUjit_option*, void**))
 CUresult CUDAAPI cuLinkComplete(CUlinkState, void** code, std::size_t* bytes) {
   SIMCUDA_ENTER("cuLinkComplete");
   *code = linked_code;
   *bytes = sizeof linked_code;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuLinkDestroy(CUlinkState) {
-  SIMCUDA_ENTER("cuLinkDestroy");
-  return CUDA_SUCCESS;
-}
+SIMCUDA_SUCCEEDS(cuLinkDestroy, "cuLinkDestroy", (CUlinkState))
 
 }  // extern "C"

@@ -16,8 +16,7 @@ class null_stream_of_thread {
  public:
   null_stream_of_thread() { this_thread().null_is_per_thread = true; }
   ~null_stream_of_thread() { this_thread().null_is_per_thread = previous_; }
-  null_stream_of_thread(const null_stream_of_thread&) = delete;
-  null_stream_of_thread& operator=(const null_stream_of_thread&) = delete;
+  null_stream_of_thread& operator=(null_stream_of_thread&&) = delete;
 
  private:
   bool previous_ = this_thread().null_is_per_thread;

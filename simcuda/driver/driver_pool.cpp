@@ -34,9 +34,7 @@ extern "C" {
 
 CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytes, CUstream handle) {
   SIMCUDA_ENTER("cuMemAllocAsync");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (bytes == 0) return *dptr = 0, CUDA_SUCCESS;
   const shared_cards_lock turn{*device};
   if (s->graph != nullptr) return allocate_in_graph(*s, *device, dptr, bytes);
@@ -58,9 +56,7 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytes, CUstream 
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream handle) {
   SIMCUDA_ENTER("cuMemFreeAsync");
   if (dptr == 0) return CUDA_SUCCESS;
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (s->graph != nullptr) return free_in_graph(*s, dptr);
   if (const auto freed = free_of_graph(dptr)) return *freed;
   gpu* const owner = owner_of(dptr);
@@ -73,8 +69,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream handle) {
 
 CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
   SIMCUDA_ENTER("cuDeviceGetDefaultMemPool");
-  const gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  SIMCUDA_FIND_DEVICE(g, device);
   *pool = pool_of(*g);
   return CUDA_SUCCESS;
 }
@@ -94,35 +89,23 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute at
   SIMCUDA_ENTER("cuMemPoolGetAttribute");
   const async_pool* const p = find_pool(pool);
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::uint64_t figure = 0;
-  switch (attr) {
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      figure = p->threshold;
-      break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-      figure = p->reserved();
-      break;
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-      figure = p->used();
-      break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      figure = std::max(high_of[p].reserved, p->reserved());
-      break;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      figure = std::max(high_of[p].used, p->used());
-      break;
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: {
-      const int allowed = 1;
-      std::memcpy(value, &allowed, sizeof allowed);
-      return CUDA_SUCCESS;
-    }
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
+  if (attr == CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES || attr == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC ||
+      attr == CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) {
+    const int allowed = 1;
+    std::memcpy(value, &allowed, sizeof allowed);
+    return CUDA_SUCCESS;
   }
-  std::memcpy(value, &figure, sizeof figure);
-  return CUDA_SUCCESS;
+  const std::pair<CUmemPool_attribute, std::uint64_t> figures[] = {
+      {CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, p->threshold},
+      {CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, p->reserved()},
+      {CU_MEMPOOL_ATTR_USED_MEM_CURRENT, p->used()},
+      {CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, std::max(high_of[p].reserved, p->reserved())},
+      {CU_MEMPOOL_ATTR_USED_MEM_HIGH, std::max(high_of[p].used, p->used())},
+  };
+  for (const auto& [name, figure] : figures) {
+    if (name == attr) return std::memcpy(value, &figure, sizeof figure), CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, std::size_t keep) {
@@ -137,24 +120,18 @@ CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, std::size_t keep) {
 
 CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
   SIMCUDA_ENTER("cuDeviceGetMemPool");
-  const gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  *pool = pool_of(*g);
-  return CUDA_SUCCESS;
+  return cuDeviceGetDefaultMemPool(pool, device);
 }
 
 CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
   SIMCUDA_ENTER("cuDeviceSetMemPool");
-  const gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  SIMCUDA_FIND_DEVICE(g, device);
   return pool == pool_of(*g) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUstream handle) {
   SIMCUDA_ENTER("cuMemAllocFromPoolAsync");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   return pool == pool_of(*device) ? cuMemAllocAsync(dptr, bytes, handle) : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -134,18 +134,14 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, 
 
 CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned int* flags) {
   SIMCUDA_ENTER("cuStreamGetFlags");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   *flags = s->flags;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
   SIMCUDA_ENTER("cuStreamGetPriority");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   *priority = s->priority;
   return CUDA_SUCCESS;
 }
@@ -172,8 +168,7 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_o
 // The program's code does not run here, so a function's handle is its module.
 CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* code) {
   SIMCUDA_ENTER("cuModuleLoadData");
-  gpu* device = nullptr;
-  if (const CUresult e = current(&device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
   if (code == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const std::uint64_t bytes = the_driver_state().config.module_bytes; bytes != 0) {
     const shared_cards_lock turn{*device};

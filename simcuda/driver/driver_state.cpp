@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
-#include <thread>
 
 #include "gpumem/settings.hpp"
 #include "run_recorder.hpp"

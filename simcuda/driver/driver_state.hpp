@@ -14,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -302,8 +301,7 @@ class entered {
     if (the_driver_state().shared != nullptr) publish_held();
     if (the_driver_state().config.referee) note_hazards(true);
   }
-  entered(const entered&) = delete;
-  entered& operator=(const entered&) = delete;
+  entered& operator=(entered&&) = delete;
   [[nodiscard]] CUresult refused() const noexcept { return refused_; }
 
  private:
@@ -390,3 +388,26 @@ void destroy_context(CUcontext context);
   static gpumem::simcuda::function_record& record_here_ = gpumem::simcuda::record_of(name); \
   const gpumem::simcuda::entered here_{record_here_, needs_init};                           \
   if (here_.refused() != CUDA_SUCCESS) return here_.refused()
+/// Defines a driver function that does nothing and succeeds.
+#define SIMCUDA_SUCCEEDS(symbol, name, parameters) \
+  CUresult CUDAAPI symbol parameters {             \
+    SIMCUDA_ENTER(name);                           \
+    return CUDA_SUCCESS;                           \
+  }
+
+// Each of these defines the named variables, or returns the driver's error if there is no such object.
+#define SIMCUDA_FIND_STREAM(stream, device, handle)        \
+  CUstream_st* stream = nullptr;                           \
+  [[maybe_unused]] gpumem::simcuda::gpu* device = nullptr; \
+  if (const CUresult e_ = gpumem::simcuda::find_stream(handle, &stream, &device); e_ != CUDA_SUCCESS) return e_
+#define SIMCUDA_FIND_CURRENT(device)                       \
+  [[maybe_unused]] gpumem::simcuda::gpu* device = nullptr; \
+  if (const CUresult e_ = gpumem::simcuda::current(&device); e_ != CUDA_SUCCESS) return e_
+#define SIMCUDA_FIND_DEVICE(found, ordinal)                                \
+  gpumem::simcuda::gpu* const found = gpumem::simcuda::device_of(ordinal); \
+  if (found == nullptr) return CUDA_ERROR_INVALID_DEVICE
+/// Declares a constant with the value of a result of sim_device, or returns the driver's error.
+#define SIMCUDA_ASSIGN(name, ...)                                              \
+  const auto name##_result_ = __VA_ARGS__;                                     \
+  if (!name##_result_) return gpumem::simcuda::error_of(name##_result_.why()); \
+  const auto name = *name##_result_

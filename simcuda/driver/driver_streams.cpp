@@ -58,9 +58,8 @@ CUresult wait_for(gpu& device, gpumem::fence fence) {
   if (std::none_of(all.begin(), all.end(), [](const auto& stream) { return stream->graph != nullptr; })) {
     return error_of(device.sim->wait_host(fence));
   }
-  const auto done = device.sim->done_ns(fence);
-  if (!done) return error_of(done.why());
-  device.sim->advance_to(*done);
+  SIMCUDA_ASSIGN(done, device.sim->done_ns(fence));
+  device.sim->advance_to(done);
   const auto seen = device.sim->query(fence);
   return seen ? CUDA_SUCCESS : error_of(seen.why());
 }
@@ -95,9 +94,8 @@ extern "C" {
 
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* ph_stream, unsigned int flags, int priority) {
   SIMCUDA_ENTER("cuStreamCreateWithPriority");
-  gpu* device = nullptr;
-  CUcontext context = nullptr;
-  if (const CUresult e = current(&device, &context); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
+  CUcontext const context = current_context();
   if ((flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
   *ph_stream = new_stream(context, flags);
   (*ph_stream)->flags = flags;
@@ -112,9 +110,7 @@ CUresult CUDAAPI cuStreamCreate(CUstream* ph_stream, unsigned int flags) {
 
 CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
   SIMCUDA_ENTER("cuStreamDestroy");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (s->legacy) return CUDA_ERROR_INVALID_HANDLE;
   if (const gpumem::status gone = device->sim->destroy_stream(s->sim); !gone) return error_of(gone);
   s->context = nullptr;
@@ -124,9 +120,7 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
 
 CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
   SIMCUDA_ENTER("cuStreamGetId");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (const auto asked = device->sim->stream_id(s->sim); !asked) return error_of(asked.why());
   *id = s->id;
   return CUDA_SUCCESS;
@@ -134,37 +128,29 @@ CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
 
 CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* context) {
   SIMCUDA_ENTER("cuStreamGetCtx");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   *context = s->context;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
   SIMCUDA_ENTER("cuStreamSynchronize");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  const auto f = device->sim->record(s->sim);
-  if (!f) return error_of(f.why());
-  const CUresult done = wait_for(*device, *f);
-  device->sim->drop(*f);
+  SIMCUDA_ASSIGN(f, device->sim->record(s->sim));
+  const CUresult done = wait_for(*device, f);
+  device->sim->drop(f);
   return done;
 }
 
 CUresult CUDAAPI cuStreamQuery(CUstream handle) {
   SIMCUDA_ENTER("cuStreamQuery");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
-  const auto f = device->sim->record(s->sim);
-  if (!f) return error_of(f.why());
-  const auto done = device->sim->query(*f);
-  device->sim->drop(*f);
+  SIMCUDA_ASSIGN(f, device->sim->record(s->sim));
+  const auto done = device->sim->query(f);
+  device->sim->drop(f);
   if (!done) return error_of(done.why());
   return *done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -173,9 +159,8 @@ CUresult CUDAAPI cuStreamQuery(CUstream handle) {
 
 CUresult CUDAAPI cuEventCreate(CUevent* ph_event, unsigned int flags) {
   SIMCUDA_ENTER("cuEventCreate");
-  gpu* device = nullptr;
-  CUcontext context = nullptr;
-  if (const CUresult e = current(&device, &context); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_CURRENT(device);
+  CUcontext const context = current_context();
   driver_state& w = the_driver_state();
   if (w.spare_events.empty()) {
     w.events.push_back(std::make_unique<CUevent_st>());
@@ -203,9 +188,7 @@ CUresult CUDAAPI cuEventDestroy_v2(CUevent h_event) {
 CUresult CUDAAPI cuEventRecord(CUevent h_event, CUstream handle) {
   SIMCUDA_ENTER("cuEventRecord");
   if (const CUresult bad = check_event(h_event); bad != CUDA_SUCCESS) return bad;
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult bad = find_stream(handle, &s, &device); bad != CUDA_SUCCESS) return bad;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (s->context != h_event->context) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = ready_for_work(*s); bad != CUDA_SUCCESS) return bad;
   if (s->graph != nullptr) {
@@ -215,10 +198,9 @@ CUresult CUDAAPI cuEventRecord(CUevent h_event, CUstream handle) {
     h_event->capture = s->capture;
     return CUDA_SUCCESS;
   }
-  const auto f = device->sim->record(s->sim);
-  if (!f) return error_of(f.why());
+  SIMCUDA_ASSIGN(f, device->sim->record(s->sim));
   forget_fence(*h_event);
-  h_event->fence = *f;
+  h_event->fence = f;
   if (h_event->timed) h_event->recorded_ns = h_event->context->device->sim->now_ns();
   return CUDA_SUCCESS;
 }
@@ -233,10 +215,9 @@ CUresult CUDAAPI cuCtxRecordEvent(CUcontext context, CUevent h_event) {
   // specified context hCtx has a stream in the capture mode. In such a case, the call will invalidate all the
   // conflicting captures."
   gpumem::sim_device& sim = *context->device->sim;
-  const auto f = context->number == 0 ? sim.record_context() : sim.record_in_context(context->number);
-  if (!f) return error_of(f.why());
+  SIMCUDA_ASSIGN(f, context->number == 0 ? sim.record_context() : sim.record_in_context(context->number));
   forget_fence(*h_event);
-  h_event->fence = *f;
+  h_event->fence = f;
   if (h_event->timed) h_event->recorded_ns = h_event->context->device->sim->now_ns();
   return CUDA_SUCCESS;
 }
@@ -247,10 +228,9 @@ CUresult CUDAAPI cuEventQuery(CUevent h_event) {
   if (const CUresult bad = unsafe_call(); bad != CUDA_SUCCESS) return bad;
   if (h_event->captured) return captured_event(*h_event);
   if (!h_event->fence) return CUDA_SUCCESS;
-  const auto done = h_event->context->device->sim->query(h_event->fence);
-  if (!done) return error_of(done.why());
-  if (!*done) pass_time_while_polling(*h_event->context->device);
-  return *done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  SIMCUDA_ASSIGN(done, h_event->context->device->sim->query(h_event->fence));
+  if (!done) pass_time_while_polling(*h_event->context->device);
+  return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult CUDAAPI cuEventSynchronize(CUevent h_event) {
@@ -266,9 +246,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent h_event) {
 CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent h_event, unsigned int /*flags*/) {
   SIMCUDA_ENTER("cuStreamWaitEvent");
   if (const CUresult bad = check_event(h_event); bad != CUDA_SUCCESS) return bad;
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult bad = find_stream(handle, &s, &device); bad != CUDA_SUCCESS) return bad;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   if (h_event->captured) return join_capture(*s, *h_event);
   if (const CUresult bad = ready_for_work(*s); bad != CUDA_SUCCESS) return bad;
   if (!h_event->fence) return CUDA_SUCCESS;
@@ -290,10 +268,9 @@ CUresult CUDAAPI cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
     const CUevent_st& e = *both[i];
     if (e.captured) return CUDA_ERROR_CAPTURED_EVENT;
     if (!e.timed || !e.fence) return CUDA_ERROR_INVALID_HANDLE;
-    const auto done = e.context->device->sim->done_ns(e.fence);
-    if (!done) return error_of(done.why());
-    if (*done > e.context->device->sim->now_ns()) return CUDA_ERROR_NOT_READY;
-    passed_ns[i] = std::max(*done, e.recorded_ns);  // an idle stream reaches the event when it is recorded
+    SIMCUDA_ASSIGN(done, e.context->device->sim->done_ns(e.fence));
+    if (done > e.context->device->sim->now_ns()) return CUDA_ERROR_NOT_READY;
+    passed_ns[i] = std::max(done, e.recorded_ns);  // an idle stream reaches the event when it is recorded
   }
   *ms = (static_cast<float>(passed_ns[1]) - static_cast<float>(passed_ns[0])) * 1e-6F;
   return CUDA_SUCCESS;
@@ -306,9 +283,7 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned int, unsigned int,
                                 unsigned int, unsigned int, unsigned int, CUstream handle, void** /*arguments*/,
                                 void** /*extra*/) {
   SIMCUDA_ENTER("cuLaunchKernel");
-  CUstream_st* s = nullptr;
-  gpu* device = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+  SIMCUDA_FIND_STREAM(s, device, handle);
   note_kernel();
   ++front.kernels;
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
@@ -324,9 +299,7 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned int, unsigned int,
 CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   {
     SIMCUDA_ENTER("cuLaunchHostFunc");
-    CUstream_st* s = nullptr;
-    gpu* device = nullptr;
-    if (const CUresult e = find_stream(handle, &s, &device); e != CUDA_SUCCESS) return e;
+    SIMCUDA_FIND_STREAM(s, device, handle);
     if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
     device->sim->enqueue(s->sim, 0);
     if (s->graph != nullptr) {

@@ -23,8 +23,7 @@ class shared_cards_lock {
     publish_held();
     cards_->unlock();
   }
-  shared_cards_lock(const shared_cards_lock&) = delete;
-  shared_cards_lock& operator=(const shared_cards_lock&) = delete;
+  shared_cards_lock& operator=(shared_cards_lock&&) = delete;
 
  private:
   shared_cards* cards_;

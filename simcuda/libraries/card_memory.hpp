@@ -14,8 +14,7 @@ namespace gpumem::simcuda {
 class card_memory {
  public:
   card_memory() = default;
-  card_memory(const card_memory&) = delete;
-  card_memory& operator=(const card_memory&) = delete;
+  card_memory& operator=(card_memory&&) = delete;
   ~card_memory() { give_back(); }
 
   void give_back() {

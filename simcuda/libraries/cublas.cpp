@@ -2,7 +2,7 @@
 // the card by `card_memory`; every product is a generated function that does nothing.
 #include <cublas_v2.h>
 
-#include <cstdlib>
+#include <utility>
 
 #include "called.hpp"
 #include "card_memory.hpp"
@@ -35,6 +35,15 @@ cublasStatus_t set(cublasHandle_t handle, Value cublasContext::*member, Value va
 
 }  // namespace
 
+/// Defines the functions that set and get a member of a handle.
+#define PROPERTY(name, type, member)                                                \
+  cublasStatus_t CUBLASWINAPI cublasSet##name(cublasHandle_t handle, type value) {  \
+    return set(handle, &cublasContext::member, value);                              \
+  }                                                                                 \
+  cublasStatus_t CUBLASWINAPI cublasGet##name(cublasHandle_t handle, type* value) { \
+    return get(handle, &cublasContext::member, value);                              \
+  }
+
 void* simcuda_stream_of(void* handle) { return static_cast<cublasHandle_t>(handle)->stream; }
 
 extern "C" {
@@ -65,52 +74,24 @@ size_t CUBLASWINAPI cublasGetCudartVersion() { return CUDART_VERSION; }
 cublasStatus_t CUBLASWINAPI cublasSetWorkspace_v2(cublasHandle_t handle, void*, size_t) {
   return handle == nullptr ? CUBLAS_STATUS_NOT_INITIALIZED : CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t CUBLASWINAPI cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
-  return set(handle, &cublasContext::stream, stream);
-}
-cublasStatus_t CUBLASWINAPI cublasGetStream_v2(cublasHandle_t handle, cudaStream_t* stream) {
-  return get(handle, &cublasContext::stream, stream);
-}
-cublasStatus_t CUBLASWINAPI cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
-  return set(handle, &cublasContext::math, mode);
-}
-cublasStatus_t CUBLASWINAPI cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) {
-  return get(handle, &cublasContext::math, mode);
-}
-cublasStatus_t CUBLASWINAPI cublasSetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t mode) {
-  return set(handle, &cublasContext::pointers, mode);
-}
-cublasStatus_t CUBLASWINAPI cublasGetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t* mode) {
-  return get(handle, &cublasContext::pointers, mode);
-}
-cublasStatus_t CUBLASWINAPI cublasSetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t mode) {
-  return set(handle, &cublasContext::atomics, mode);
-}
-cublasStatus_t CUBLASWINAPI cublasGetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t* mode) {
-  return get(handle, &cublasContext::atomics, mode);
-}
-cublasStatus_t CUBLASWINAPI cublasSetSmCountTarget(cublasHandle_t handle, int count) {
-  return set(handle, &cublasContext::multiprocessors, count);
-}
-cublasStatus_t CUBLASWINAPI cublasGetSmCountTarget(cublasHandle_t handle, int* count) {
-  return get(handle, &cublasContext::multiprocessors, count);
-}
+PROPERTY(Stream_v2, cudaStream_t, stream)
+PROPERTY(MathMode, cublasMath_t, math)
+PROPERTY(PointerMode_v2, cublasPointerMode_t, pointers)
+PROPERTY(AtomicsMode, cublasAtomicsMode_t, atomics)
+PROPERTY(SmCountTarget, int, multiprocessors)
 
 const char* CUBLASWINAPI cublasGetStatusName(cublasStatus_t status) {
-  switch (status) {
-    case CUBLAS_STATUS_SUCCESS:
-      return "CUBLAS_STATUS_SUCCESS";
-    case CUBLAS_STATUS_NOT_INITIALIZED:
-      return "CUBLAS_STATUS_NOT_INITIALIZED";
-    case CUBLAS_STATUS_ALLOC_FAILED:
-      return "CUBLAS_STATUS_ALLOC_FAILED";
-    case CUBLAS_STATUS_INVALID_VALUE:
-      return "CUBLAS_STATUS_INVALID_VALUE";
-    case CUBLAS_STATUS_NOT_SUPPORTED:
-      return "CUBLAS_STATUS_NOT_SUPPORTED";
-    default:
-      return "CUBLAS_STATUS_INTERNAL_ERROR";
+  constexpr std::pair<cublasStatus_t, const char*> names[] = {
+      {CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_SUCCESS"},
+      {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED"},
+      {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED"},
+      {CUBLAS_STATUS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE"},
+      {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED"},
+  };
+  for (const auto& [named, name] : names) {
+    if (named == status) return name;
   }
+  return "CUBLAS_STATUS_INTERNAL_ERROR";
 }
 const char* CUBLASWINAPI cublasGetStatusString(cublasStatus_t status) { return cublasGetStatusName(status); }
 

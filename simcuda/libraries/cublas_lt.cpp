@@ -82,6 +82,18 @@ cublasStatus_t destroy(const Opaque* opaque) {
 
 }  // namespace
 
+/// Defines the functions that destroy a descriptor, and set and get its attributes.
+#define DESCRIPTOR(kind, attribute)                                                                               \
+  cublasStatus_t cublasLt##kind##Destroy(const cublasLt##kind##_t gone) { return destroy(gone); }                 \
+  cublasStatus_t cublasLt##kind##SetAttribute(cublasLt##kind##_t changed, attribute attr, const void* value,      \
+                                              size_t bytes) {                                                     \
+    return set(changed, attr, value, bytes);                                                                      \
+  }                                                                                                               \
+  cublasStatus_t cublasLt##kind##GetAttribute(cublasLt##kind##_t read, attribute attr, void* value, size_t bytes, \
+                                              size_t* written) {                                                  \
+    return get(read, attr, value, bytes, written);                                                                \
+  }
+
 void* simcuda_stream_of(void*) { return nullptr; }  // handles have none: each call names its stream
 
 extern "C" {
@@ -113,6 +125,11 @@ const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetS
 
 // --- descriptors ----------------------------------------------------------------------------------------------------
 
+DESCRIPTOR(MatrixLayout, cublasLtMatrixLayoutAttribute_t)
+DESCRIPTOR(MatmulDesc, cublasLtMatmulDescAttributes_t)
+DESCRIPTOR(MatmulPreference, cublasLtMatmulPreferenceAttributes_t)
+DESCRIPTOR(MatrixTransformDesc, cublasLtMatrixTransformDescAttributes_t)
+
 cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t bytes, cudaDataType type,
                                                  uint64_t rows, uint64_t columns, int64_t leading) {
   if (const cublasStatus_t e = clear(layout, bytes); e != CUBLAS_STATUS_SUCCESS) return e;
@@ -126,15 +143,6 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
   if (const cublasStatus_t e = create(layout); e != CUBLAS_STATUS_SUCCESS) return e;
   return cublasLtMatrixLayoutInit_internal(*layout, sizeof **layout, type, rows, columns, leading);
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(const cublasLtMatrixLayout_t layout) { return destroy(layout); }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attr,
-                                                const void* value, size_t bytes) {
-  return set(layout, attr, value, bytes);
-}
-cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attr,
-                                                void* value, size_t bytes, size_t* written) {
-  return get(layout, attr, value, bytes, written);
-}
 
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t bytes, cublasComputeType_t,
                                                cudaDataType_t) {
@@ -143,42 +151,14 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t, cudaDataType_t) {
   return create(desc);
 }
-cublasStatus_t cublasLtMatmulDescDestroy(const cublasLtMatmulDesc_t desc) { return destroy(desc); }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attr,
-                                              const void* value, size_t bytes) {
-  return set(desc, attr, value, bytes);
-}
-cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attr,
-                                              void* value, size_t bytes, size_t* written) {
-  return get(desc, attr, value, bytes, written);
-}
 
 cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference, size_t bytes) {
   return clear(preference, bytes);
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) { return create(preference); }
-cublasStatus_t cublasLtMatmulPreferenceDestroy(const cublasLtMatmulPreference_t preference) {
-  return destroy(preference);
-}
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t attr, const void* value,
-                                                    size_t bytes) {
-  return set(preference, attr, value, bytes);
-}
-cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t attr, void* value,
-                                                    size_t bytes, size_t* written) {
-  return get(preference, attr, value, bytes, written);
-}
 
 cublasStatus_t cublasLtMatrixTransformDescCreate(cublasLtMatrixTransformDesc_t* desc, cudaDataType) {
   return create(desc);
-}
-cublasStatus_t cublasLtMatrixTransformDescDestroy(const cublasLtMatrixTransformDesc_t desc) { return destroy(desc); }
-cublasStatus_t cublasLtMatrixTransformDescSetAttribute(cublasLtMatrixTransformDesc_t desc,
-                                                       cublasLtMatrixTransformDescAttributes_t attr, const void* value,
-                                                       size_t bytes) {
-  return set(desc, attr, value, bytes);
 }
 
 // --- algorithms -----------------------------------------------------------------------------------------------------

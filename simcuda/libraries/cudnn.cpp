@@ -57,6 +57,10 @@ int zero(std::size_t* bytes) {
   int cudnnCreate##kind##Descriptor(void** descriptor) { return create(descriptor); } \
   int cudnnDestroy##kind##Descriptor(void* descriptor) { return destroy(descriptor); }
 
+/// Defines a function that returns 0 bytes by its last argument.
+#define ZERO_BYTES(name, ...) \
+  int name(__VA_ARGS__, std::size_t* bytes) { return zero(bytes); }
+
 void* simcuda_stream_of(void* handle) { return static_cast<handle_record*>(handle)->stream; }
 
 extern "C" {
@@ -124,26 +128,13 @@ DESCRIPTOR(Tensor)
 
 // --- sizes ----------------------------------------------------------------------------------------------------------
 
-int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void*, int, int, void*, void*, void*, void*, void*,
-                                                             std::size_t* bytes) {
-  return zero(bytes);
-}
-int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void*, int, int, void*, void*, void*, void*, void*, void*, void*,
-                                                      std::size_t* bytes) {
-  return zero(bytes);
-}
-int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void*, int, int, void*, void*, std::size_t* bytes) {
-  return zero(bytes);
-}
-int cudnnDropoutGetStatesSize(void*, std::size_t* bytes) { return zero(bytes); }
-int cudnnGetConvolutionForwardWorkspaceSize(void*, void*, void*, void*, void*, int, std::size_t* bytes) {
-  return zero(bytes);
-}
-int cudnnGetConvolutionBackwardDataWorkspaceSize(void*, void*, void*, void*, void*, int, std::size_t* bytes) {
-  return zero(bytes);
-}
-int cudnnGetConvolutionBackwardFilterWorkspaceSize(void*, void*, void*, void*, void*, int, std::size_t* bytes) {
-  return zero(bytes);
-}
+ZERO_BYTES(cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize, void*, int, int, void*, void*, void*, void*, void*)
+ZERO_BYTES(cudnnGetBatchNormalizationBackwardExWorkspaceSize, void*, int, int, void*, void*, void*, void*, void*, void*,
+           void*)
+ZERO_BYTES(cudnnGetBatchNormalizationTrainingExReserveSpaceSize, void*, int, int, void*, void*)
+ZERO_BYTES(cudnnDropoutGetStatesSize, void*)
+ZERO_BYTES(cudnnGetConvolutionForwardWorkspaceSize, void*, void*, void*, void*, void*, int)
+ZERO_BYTES(cudnnGetConvolutionBackwardDataWorkspaceSize, void*, void*, void*, void*, void*, int)
+ZERO_BYTES(cudnnGetConvolutionBackwardFilterWorkspaceSize, void*, void*, void*, void*, void*, int)
 
 }  // extern "C"

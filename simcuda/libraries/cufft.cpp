@@ -20,6 +20,10 @@ cufftResult zero(size_t* bytes) {
 
 }  // namespace
 
+/// Defines a function that returns 0 bytes by its last argument.
+#define ZERO_BYTES(name, ...) \
+  cufftResult CUFFTAPI name(__VA_ARGS__, size_t* bytes) { return zero(bytes); }
+
 extern "C" {
 
 cufftResult CUFFTAPI cufftCreate(cufftHandle* plan) { return make(plan); }
@@ -29,24 +33,18 @@ cufftResult CUFFTAPI cufftPlan3d(cufftHandle* plan, int, int, int, cufftType) { 
 cufftResult CUFFTAPI cufftPlanMany(cufftHandle* plan, int, int*, int*, int, int, int*, int, int, cufftType, int) {
   return make(plan);
 }
-cufftResult CUFFTAPI cufftMakePlan1d(cufftHandle, int, cufftType, int, size_t* bytes) { return zero(bytes); }
-cufftResult CUFFTAPI cufftMakePlan2d(cufftHandle, int, int, cufftType, size_t* bytes) { return zero(bytes); }
-cufftResult CUFFTAPI cufftMakePlan3d(cufftHandle, int, int, int, cufftType, size_t* bytes) { return zero(bytes); }
-cufftResult CUFFTAPI cufftMakePlanMany(cufftHandle, int, int*, int*, int, int, int*, int, int, cufftType, int,
-                                       size_t* bytes) {
-  return zero(bytes);
-}
-cufftResult CUFFTAPI cufftMakePlanMany64(cufftHandle, int, long long int*, long long int*, long long int, long long int,
-                                         long long int*, long long int, long long int, cufftType, long long int,
-                                         size_t* bytes) {
-  return zero(bytes);
-}
+ZERO_BYTES(cufftMakePlan1d, cufftHandle, int, cufftType, int)
+ZERO_BYTES(cufftMakePlan2d, cufftHandle, int, int, cufftType)
+ZERO_BYTES(cufftMakePlan3d, cufftHandle, int, int, int, cufftType)
+ZERO_BYTES(cufftMakePlanMany, cufftHandle, int, int*, int*, int, int, int*, int, int, cufftType, int)
+ZERO_BYTES(cufftMakePlanMany64, cufftHandle, int, long long int*, long long int*, long long int, long long int,
+           long long int*, long long int, long long int, cufftType, long long int)
 cufftResult CUFFTAPI cufftXtMakePlanMany(cufftHandle, int, long long int*, long long int*, long long int, long long int,
                                          cudaDataType, long long int*, long long int, long long int, cudaDataType,
                                          long long int, size_t* bytes, cudaDataType) {
   return zero(bytes);
 }
-cufftResult CUFFTAPI cufftGetSize(cufftHandle, size_t* bytes) { return zero(bytes); }
+ZERO_BYTES(cufftGetSize, cufftHandle)
 cufftResult CUFFTAPI cufftGetVersion(int* version) {
   *version = CUFFT_VERSION;
   return CUFFT_SUCCESS;

@@ -66,6 +66,12 @@ int split(void* parent, int color, int key, void** made) {
   return submit(call);
 }
 
+int read(void* comm, int communicator::*member, int* value) {
+  if (comm == nullptr || value == nullptr) return nccl_invalid_argument;
+  *value = communicator_of(comm)->*member;
+  return nccl_success;
+}
+
 }  // namespace
 
 extern "C" {
@@ -187,21 +193,9 @@ int ncclCommGetAsyncError(void* comm, int* error) {
   *error = comm == nullptr ? nccl_success : communicator_of(comm)->error.load();
   return nccl_success;
 }
-int ncclCommCount(void* comm, int* count) {
-  if (comm == nullptr || count == nullptr) return nccl_invalid_argument;
-  *count = communicator_of(comm)->ranks;
-  return nccl_success;
-}
-int ncclCommUserRank(void* comm, int* rank) {
-  if (comm == nullptr || rank == nullptr) return nccl_invalid_argument;
-  *rank = communicator_of(comm)->rank;
-  return nccl_success;
-}
-int ncclCommCuDevice(void* comm, int* device) {
-  if (comm == nullptr || device == nullptr) return nccl_invalid_argument;
-  *device = communicator_of(comm)->device;
-  return nccl_success;
-}
+int ncclCommCount(void* comm, int* count) { return read(comm, &communicator::ranks, count); }
+int ncclCommUserRank(void* comm, int* rank) { return read(comm, &communicator::rank, rank); }
+int ncclCommCuDevice(void* comm, int* device) { return read(comm, &communicator::device, device); }
 int ncclCommRegister(void*, void* address, std::size_t, void** handle) {
   *handle = address;
   return nccl_success;

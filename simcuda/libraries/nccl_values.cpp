@@ -55,23 +55,65 @@ unsigned encode(double value, const small_format& format) {
   return bits >= (format.has_infinity ? infinite : not_a_number) ? overflow : sign | static_cast<unsigned>(bits);
 }
 
-template <typename Bits>
-double load_small(const std::byte* value, const small_format& format) {
-  Bits bits{};
-  std::memcpy(&bits, value, sizeof bits);
-  return decode(bits, format);
-}
-template <typename Bits>
-void store_small(std::byte* result, double value, const small_format& format) {
-  const auto bits = static_cast<Bits>(encode(value, format));
-  std::memcpy(result, &bits, sizeof bits);
-}
+/// Reads and writes values of a plain type; reductions compute in `Wide`.
+template <typename Value, typename Wide>
+struct plain_codec {
+  using wide = Wide;
+  static constexpr std::size_t bytes = sizeof(Value);
+  [[nodiscard]] Wide load(const std::byte* source) const {
+    Value value{};
+    std::memcpy(&value, source, sizeof value);
+    return static_cast<Wide>(value);
+  }
+  void store(std::byte* target, Wide wide_value) const {
+    const auto value = static_cast<Value>(wide_value);
+    std::memcpy(target, &value, sizeof value);
+  }
+};
 
-template <typename Value>
-Value load_plain(const std::byte* value) {
-  Value values{};
-  std::memcpy(&values, value, sizeof values);
-  return values;
+template <typename Bits>
+struct small_codec {
+  using wide = double;
+  static constexpr std::size_t bytes = sizeof(Bits);
+  const small_format& format;
+  [[nodiscard]] double load(const std::byte* source) const {
+    return decode(plain_codec<Bits, unsigned>{}.load(source), format);
+  }
+  void store(std::byte* target, double value) const {
+    plain_codec<Bits, unsigned>{}.store(target, encode(value, format));
+  }
+};
+
+/// Calls `use` with the codec of a ncclDataType_t. Integers widen to 64 bits, so that sums and products of all integer
+/// types wrap without undefined behaviour.
+template <typename Use>
+auto with_codec(int type, Use&& use) {
+  switch (type) {
+    case 0:
+      return use(plain_codec<std::int8_t, std::int64_t>{});
+    case 1:
+      return use(plain_codec<std::uint8_t, std::uint64_t>{});
+    case 2:
+      return use(plain_codec<std::int32_t, std::int64_t>{});
+    case 3:
+      return use(plain_codec<std::uint32_t, std::uint64_t>{});
+    case 4:
+      return use(plain_codec<std::int64_t, std::int64_t>{});
+    case 5:
+      return use(plain_codec<std::uint64_t, std::uint64_t>{});
+    case 6:
+      return use(small_codec<std::uint16_t>{half});
+    case 7:
+      return use(plain_codec<float, float>{});
+    case 8:
+      return use(plain_codec<double, double>{});
+    case 9:
+      return use(small_codec<std::uint16_t>{bfloat16});
+    case 10:
+      return use(small_codec<std::uint8_t>{float8_e4m3});
+    default:
+      return use(small_codec<std::uint8_t>{float8_e5m2});
+  }
 }
 
 template <typename Value>
@@ -88,13 +130,13 @@ Value combine(Value sum, Value next, reduction::kind operation) {
   }
 }
 
-/// Computes in 64 bits, so that sums and products of all integer types wrap without undefined behaviour.
-template <typename Wide, typename Load, typename Store>
-void reduce_as(const std::vector<const std::byte*>& parts, std::size_t count, std::size_t size, const reduction& how,
-               std::byte* result, Load load, Store store) {
+template <typename Codec>
+void reduce_as(const std::vector<const std::byte*>& parts, std::size_t count, const reduction& how, std::byte* result,
+               const Codec& codec) {
+  using Wide = typename Codec::wide;
   for (std::size_t i = 0; i < count; ++i) {
     const auto value_of = [&](const std::byte* part) {
-      const Wide value = load(part + i * size);
+      const Wide value = codec.load(part + i * Codec::bytes);
       return how.factor == 1 ? value : static_cast<Wide>(static_cast<double>(value) * how.factor);
     };
     Wide sum = value_of(parts.front());
@@ -110,27 +152,8 @@ void reduce_as(const std::vector<const std::byte*>& parts, std::size_t count, st
       }
     }
     if (how.operation == reduction::kind::average) sum /= static_cast<Wide>(parts.size());
-    store(result + i * size, sum);
+    codec.store(result + i * Codec::bytes, sum);
   }
-}
-
-template <typename Value, typename Wide>
-void reduce_plain(const std::vector<const std::byte*>& parts, std::size_t count, const reduction& how,
-                  std::byte* result) {
-  const auto load = [](const std::byte* value) { return static_cast<Wide>(load_plain<Value>(value)); };
-  const auto store = [](std::byte* target, Wide value) {
-    const auto narrow = static_cast<Value>(value);
-    std::memcpy(target, &narrow, sizeof narrow);
-  };
-  reduce_as<Wide>(parts, count, sizeof(Value), how, result, load, store);
-}
-
-template <typename Bits>
-void reduce_small(const std::vector<const std::byte*>& parts, std::size_t count, const reduction& how,
-                  std::byte* result, const small_format& format) {
-  const auto load = [&format](const std::byte* value) { return load_small<Bits>(value, format); };
-  const auto store = [&format](std::byte* target, double value) { store_small<Bits>(target, value, format); };
-  reduce_as<double>(parts, count, sizeof(Bits), how, result, load, store);
 }
 
 }  // namespace
@@ -141,76 +164,13 @@ std::size_t value_bytes(int type) {
 }
 
 double number_at(const std::byte* value, int type) {
-  switch (type) {
-    case 0:
-      return load_plain<std::int8_t>(value);
-    case 1:
-      return load_plain<std::uint8_t>(value);
-    case 2:
-      return load_plain<std::int32_t>(value);
-    case 3:
-      return load_plain<std::uint32_t>(value);
-    case 4:
-      return static_cast<double>(load_plain<std::int64_t>(value));
-    case 5:
-      return static_cast<double>(load_plain<std::uint64_t>(value));
-    case 6:
-      return load_small<std::uint16_t>(value, half);
-    case 7:
-      return load_plain<float>(value);
-    case 8:
-      return load_plain<double>(value);
-    case 9:
-      return load_small<std::uint16_t>(value, bfloat16);
-    case 10:
-      return load_small<std::uint8_t>(value, float8_e4m3);
-    default:
-      return load_small<std::uint8_t>(value, float8_e5m2);
-  }
+  return with_codec(type, [value](const auto& codec) { return static_cast<double>(codec.load(value)); });
 }
 
 std::vector<std::byte> reduce_values(const std::vector<const std::byte*>& parts, std::size_t count, int type,
                                      const reduction& how) {
   std::vector<std::byte> values(count * value_bytes(type));
-  std::byte* const result = values.data();
-  switch (type) {
-    case 0:
-      reduce_plain<std::int8_t, std::int64_t>(parts, count, how, result);
-      break;
-    case 1:
-      reduce_plain<std::uint8_t, std::uint64_t>(parts, count, how, result);
-      break;
-    case 2:
-      reduce_plain<std::int32_t, std::int64_t>(parts, count, how, result);
-      break;
-    case 3:
-      reduce_plain<std::uint32_t, std::uint64_t>(parts, count, how, result);
-      break;
-    case 4:
-      reduce_plain<std::int64_t, std::int64_t>(parts, count, how, result);
-      break;
-    case 5:
-      reduce_plain<std::uint64_t, std::uint64_t>(parts, count, how, result);
-      break;
-    case 6:
-      reduce_small<std::uint16_t>(parts, count, how, result, half);
-      break;
-    case 7:
-      reduce_plain<float, float>(parts, count, how, result);
-      break;
-    case 8:
-      reduce_plain<double, double>(parts, count, how, result);
-      break;
-    case 9:
-      reduce_small<std::uint16_t>(parts, count, how, result, bfloat16);
-      break;
-    case 10:
-      reduce_small<std::uint8_t>(parts, count, how, result, float8_e4m3);
-      break;
-    default:
-      reduce_small<std::uint8_t>(parts, count, how, result, float8_e5m2);
-      break;
-  }
+  with_codec(type, [&](const auto& codec) { reduce_as(parts, count, how, values.data(), codec); });
   return values;
 }
 

@@ -51,8 +51,7 @@ class rank_exchange {
 
   rank_exchange() = default;
   ~rank_exchange();
-  rank_exchange(const rank_exchange&) = delete;
-  rank_exchange& operator=(const rank_exchange&) = delete;
+  rank_exchange& operator=(rank_exchange&&) = delete;
 
   // Each function returns an error's text, or an empty one.
   std::string join(const exchange_id& id, int ranks, int rank);

@@ -43,8 +43,6 @@ void fill(driver_table& table, PFN_cuGetProcAddress_v12000 get, bool per_thread)
   find(get, #function, version, on_stream, table.function); \
   fill_missing(table.function);
 #include "driver.def"
-#undef DRIVER_ON_STREAM
-#undef DRIVER
 }
 
 cudaError_t start(ground& runtime) {

@@ -17,10 +17,7 @@ namespace gpumem::simcudart {
 
 struct driver_table {
 #define DRIVER(function, version, type) type function = nullptr;
-#define DRIVER_ON_STREAM DRIVER
 #include "driver.def"
-#undef DRIVER_ON_STREAM
-#undef DRIVER
 };
 
 struct found_driver {
@@ -88,4 +85,14 @@ inline CUdeviceptr address_of(const void* ptr) {
       const gpumem::simcudart::driver_table& table = gpumem::simcudart::driver(true);  \
       __VA_ARGS__                                                                      \
     });                                                                                \
+  }
+/// Defines a runtime function that returns the result of a driver's function.
+#define FORWARD(name, parameters, driver_call)                                               \
+  cudaError_t CUDARTAPI name parameters {                                                    \
+    return gpumem::simcudart::call([&] { return gpumem::simcudart::driver().driver_call; }); \
+  }
+/// The same for a function that needs no context.
+#define FORWARD_WITHOUT_CONTEXT(name, parameters, driver_call)                                               \
+  cudaError_t CUDARTAPI name parameters {                                                                    \
+    return gpumem::simcudart::call_without_context([&] { return gpumem::simcudart::driver().driver_call; }); \
   }

@@ -1,5 +1,4 @@
 // The simulated runtime: versions, errors, devices, and lookups of driver functions.
-#include <cstring>
 
 #include "runtime.hpp"
 
@@ -13,9 +12,9 @@ struct named_error {
   const char* text;
 };
 constexpr named_error errors[] = {
-#define ERROR(code, text) {code, #code, text},
-#include "errors.def"
-#undef ERROR
+#define ERROR(driver_code, code, text) {code, #code, text},
+#define RUNTIME_ERROR(code, text) {code, #code, text},
+#include "../errors.def"
 };
 
 int attribute(CUdevice_attribute attrib, CUdevice device) {
@@ -167,9 +166,7 @@ cudaError_t CUDARTAPI cudaGetDeviceFlags(unsigned int* flags) {
   return cudaSuccess;
 }
 
-cudaError_t CUDARTAPI cudaDeviceSynchronize() {
-  return call([] { return driver().cuCtxSynchronize(); });
-}
+FORWARD(cudaDeviceSynchronize, (), cuCtxSynchronize())
 
 cudaError_t CUDARTAPI cudaDeviceReset() {
   int device = 0;
@@ -185,10 +182,8 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop, int device) 
   return call_without_context([&] { return describe(*prop, device); });
 }
 
-cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device) {
-  return call_without_context(
-      [&] { return driver().cuDeviceGetAttribute(value, static_cast<CUdevice_attribute>(attr), device); });
-}
+FORWARD_WITHOUT_CONTEXT(cudaDeviceGetAttribute, (int* value, cudaDeviceAttr attr, int device),
+                        cuDeviceGetAttribute(value, static_cast<CUdevice_attribute>(attr), device))
 
 cudaError_t CUDARTAPI cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   if (least != nullptr) *least = 0;
@@ -196,9 +191,8 @@ cudaError_t CUDARTAPI cudaDeviceGetStreamPriorityRange(int* least, int* greatest
   return cudaSuccess;
 }
 
-cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  return call_without_context([&] { return driver().cuDeviceCanAccessPeer(can, device, peer); });
-}
+FORWARD_WITHOUT_CONTEXT(cudaDeviceCanAccessPeer, (int* can, int device, int peer),
+                        cuDeviceCanAccessPeer(can, device, peer))
 
 cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
   if (const cudaError_t e = initialise(); e != cudaSuccess) return remember(e);

@@ -8,8 +8,6 @@ using namespace gpumem::simcudart;  // NOLINT: the runtime's functions are globa
 
 namespace {
 
-CUdeviceptr number_of(const void* ptr) { return address_of(ptr); }
-
 CUresult address_into(void** ptr, CUresult done, CUdeviceptr address) {
   if (ptr != nullptr)
     *ptr = done == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)) : nullptr;
@@ -22,48 +20,27 @@ extern "C" {
 
 // --- devices --------------------------------------------------------------------------------------------------------
 
-cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
-  return call_without_context([&] { return driver().cuDeviceGetPCIBusId(text, bytes, device); });
-}
-cudaError_t CUDARTAPI cudaDeviceGetByPCIBusId(int* device, const char* text) {
-  return call_without_context([&] { return driver().cuDeviceGetByPCIBusId(device, text); });
-}
-cudaError_t CUDARTAPI cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attr, int src_device, int dst_device) {
-  return call_without_context([&] {
-    return driver().cuDeviceGetP2PAttribute(value, static_cast<CUdevice_P2PAttribute>(attr), src_device, dst_device);
-  });
-}
-cudaError_t CUDARTAPI cudaDeviceGetLimit(std::size_t* value, cudaLimit limit) {
-  return call([&] { return driver().cuCtxGetLimit(value, static_cast<CUlimit>(limit)); });
-}
-cudaError_t CUDARTAPI cudaDeviceSetLimit(cudaLimit limit, std::size_t value) {
-  return call([&] { return driver().cuCtxSetLimit(static_cast<CUlimit>(limit), value); });
-}
-cudaError_t CUDARTAPI cudaDeviceGetGraphMemAttribute(int device, cudaGraphMemAttributeType attr, void* value) {
-  return call_without_context(
-      [&] { return driver().cuDeviceGetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(attr), value); });
-}
-cudaError_t CUDARTAPI cudaDeviceSetGraphMemAttribute(int device, cudaGraphMemAttributeType attr, void* value) {
-  return call_without_context(
-      [&] { return driver().cuDeviceSetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(attr), value); });
-}
-cudaError_t CUDARTAPI cudaDeviceGraphMemTrim(int device) {
-  return call_without_context([&] { return driver().cuDeviceGraphMemTrim(device); });
-}
+FORWARD_WITHOUT_CONTEXT(cudaDeviceGetPCIBusId, (char* text, int bytes, int device),
+                        cuDeviceGetPCIBusId(text, bytes, device))
+FORWARD_WITHOUT_CONTEXT(cudaDeviceGetByPCIBusId, (int* device, const char* text), cuDeviceGetByPCIBusId(device, text))
+FORWARD_WITHOUT_CONTEXT(cudaDeviceGetP2PAttribute, (int* value, cudaDeviceP2PAttr attr, int src_device, int dst_device),
+                        cuDeviceGetP2PAttribute(value, static_cast<CUdevice_P2PAttribute>(attr), src_device,
+                                                dst_device))
+FORWARD(cudaDeviceGetLimit, (std::size_t * value, cudaLimit limit), cuCtxGetLimit(value, static_cast<CUlimit>(limit)))
+FORWARD(cudaDeviceSetLimit, (cudaLimit limit, std::size_t value), cuCtxSetLimit(static_cast<CUlimit>(limit), value))
+FORWARD_WITHOUT_CONTEXT(cudaDeviceGetGraphMemAttribute, (int device, cudaGraphMemAttributeType attr, void* value),
+                        cuDeviceGetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(attr), value))
+FORWARD_WITHOUT_CONTEXT(cudaDeviceSetGraphMemAttribute, (int device, cudaGraphMemAttributeType attr, void* value),
+                        cuDeviceSetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(attr), value))
+FORWARD_WITHOUT_CONTEXT(cudaDeviceGraphMemTrim, (int device), cuDeviceGraphMemTrim(device))
 cudaError_t CUDARTAPI cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
 cudaError_t CUDARTAPI cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
 
 // --- memory of the host, of other processes, of pools ---------------------------------------------------------------
 
-cudaError_t CUDARTAPI cudaHostRegister(void* ptr, std::size_t bytes, unsigned int flags) {
-  return call([&] { return driver().cuMemHostRegister(ptr, bytes, flags); });
-}
-cudaError_t CUDARTAPI cudaHostUnregister(void* ptr) {
-  return call([&] { return driver().cuMemHostUnregister(ptr); });
-}
-cudaError_t CUDARTAPI cudaHostGetFlags(unsigned int* flags, void* p_host) {
-  return call([&] { return driver().cuMemHostGetFlags(flags, p_host); });
-}
+FORWARD(cudaHostRegister, (void* ptr, std::size_t bytes, unsigned int flags), cuMemHostRegister(ptr, bytes, flags))
+FORWARD(cudaHostUnregister, (void* ptr), cuMemHostUnregister(ptr))
+FORWARD(cudaHostGetFlags, (unsigned int* flags, void* p_host), cuMemHostGetFlags(flags, p_host))
 cudaError_t CUDARTAPI cudaIpcOpenMemHandle(void** dev_ptr, cudaIpcMemHandle_t handle, unsigned int flags) {
   return call([&] {
     CUipcMemHandle of_driver;
@@ -73,12 +50,9 @@ cudaError_t CUDARTAPI cudaIpcOpenMemHandle(void** dev_ptr, cudaIpcMemHandle_t ha
     return address_into(dev_ptr, done, address);
   });
 }
-cudaError_t CUDARTAPI cudaIpcCloseMemHandle(void* dev_ptr) {
-  return call([&] { return driver().cuIpcCloseMemHandle(number_of(dev_ptr)); });
-}
-cudaError_t CUDARTAPI cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
-  return call([&] { return driver().cuIpcGetEventHandle(reinterpret_cast<CUipcEventHandle*>(handle), event); });
-}
+FORWARD(cudaIpcCloseMemHandle, (void* dev_ptr), cuIpcCloseMemHandle(address_of(dev_ptr)))
+FORWARD(cudaIpcGetEventHandle, (cudaIpcEventHandle_t * handle, cudaEvent_t event),
+        cuIpcGetEventHandle(reinterpret_cast<CUipcEventHandle*>(handle), event))
 cudaError_t CUDARTAPI cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
   return call([&] {
     CUipcEventHandle of_driver;
@@ -91,12 +65,9 @@ cudaError_t CUDARTAPI cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAcce
   return call_without_context(
       [&] { return driver().cuMemPoolSetAccess(pool, reinterpret_cast<const CUmemAccessDesc*>(access), count); });
 }
-cudaError_t CUDARTAPI cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool, cudaMemLocation* where) {
-  return call_without_context([&] {
-    return driver().cuMemPoolGetAccess(reinterpret_cast<CUmemAccess_flags*>(flags), pool,
-                                       reinterpret_cast<CUmemLocation*>(where));
-  });
-}
+FORWARD_WITHOUT_CONTEXT(cudaMemPoolGetAccess, (cudaMemAccessFlags * flags, cudaMemPool_t pool, cudaMemLocation* where),
+                        cuMemPoolGetAccess(reinterpret_cast<CUmemAccess_flags*>(flags), pool,
+                                           reinterpret_cast<CUmemLocation*>(where)))
 #if CUDART_VERSION >= 13000
 cudaError_t CUDARTAPI cudaMemAdvise(const void*, std::size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
 #else
@@ -105,9 +76,8 @@ cudaError_t CUDARTAPI cudaMemAdvise(const void*, std::size_t, cudaMemoryAdvise, 
 
 // --- graphs ---------------------------------------------------------------------------------------------------------
 
-cudaError_t CUDARTAPI cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count) {
-  return call_without_context([&] { return driver().cuGraphGetNodes(graph, nodes, count); });
-}
+FORWARD_WITHOUT_CONTEXT(cudaGraphGetNodes, (cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count),
+                        cuGraphGetNodes(graph, nodes, count))
 
 // --- device variables: always zeros, because writes are ignored -----------------------------------------------------
 
@@ -129,29 +99,20 @@ cudaError_t CUDARTAPI cudaMemcpyFromSymbol(void* dst, const void* symbol, std::s
 
 #if CUDART_VERSION >= 13000
 
-cudaError_t CUDARTAPI cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**,
-                                          unsigned int, cudaLibraryOption*, void**, unsigned int) {
-  return call([&] {
-    return driver().cuLibraryLoadData(reinterpret_cast<CUlibrary*>(library), code, nullptr, nullptr, 0, nullptr,
-                                      nullptr, 0);
-  });
-}
+FORWARD(cudaLibraryLoadData,
+        (cudaLibrary_t * library, const void* code, cudaJitOption*, void**, unsigned int, cudaLibraryOption*, void**,
+         unsigned int),
+        cuLibraryLoadData(reinterpret_cast<CUlibrary*>(library), code, nullptr, nullptr, 0, nullptr, nullptr, 0))
 cudaError_t CUDARTAPI cudaLibraryLoadFromFile(cudaLibrary_t* library, const char* file, cudaJitOption* options,
                                               void** values, unsigned int count, cudaLibraryOption* library_options,
                                               void** library_values, unsigned int library_count) {
   return cudaLibraryLoadData(library, file, options, values, count, library_options, library_values, library_count);
 }
-cudaError_t CUDARTAPI cudaLibraryUnload(cudaLibrary_t library) {
-  return call([&] { return driver().cuLibraryUnload(reinterpret_cast<CUlibrary>(library)); });
-}
-cudaError_t CUDARTAPI cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
-  return call([&] {
-    return driver().cuLibraryGetKernel(reinterpret_cast<CUkernel*>(kernel), reinterpret_cast<CUlibrary>(library), name);
-  });
-}
-cudaError_t CUDARTAPI cudaLibraryGetKernelCount(unsigned int* count, cudaLibrary_t library) {
-  return call([&] { return driver().cuLibraryGetKernelCount(count, reinterpret_cast<CUlibrary>(library)); });
-}
+FORWARD(cudaLibraryUnload, (cudaLibrary_t library), cuLibraryUnload(reinterpret_cast<CUlibrary>(library)))
+FORWARD(cudaLibraryGetKernel, (cudaKernel_t * kernel, cudaLibrary_t library, const char* name),
+        cuLibraryGetKernel(reinterpret_cast<CUkernel*>(kernel), reinterpret_cast<CUlibrary>(library), name))
+FORWARD(cudaLibraryGetKernelCount, (unsigned int* count, cudaLibrary_t library),
+        cuLibraryGetKernelCount(count, reinterpret_cast<CUlibrary>(library)))
 cudaError_t CUDARTAPI cudaLibraryGetGlobal(void** dptr, std::size_t* bytes, cudaLibrary_t library, const char* name) {
   return call([&] {
     CUdeviceptr address = 0;

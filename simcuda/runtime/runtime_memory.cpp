@@ -90,9 +90,7 @@ cudaError_t CUDARTAPI cudaFree(void* dev_ptr) {
   return call([&] { return dev_ptr == nullptr ? CUDA_SUCCESS : driver().cuMemFree(address_of(dev_ptr)); });
 }
 
-cudaError_t CUDARTAPI cudaHostAlloc(void** p_host, std::size_t bytes, unsigned int flags) {
-  return call([&] { return driver().cuMemHostAlloc(p_host, bytes, flags); });
-}
+FORWARD(cudaHostAlloc, (void** p_host, std::size_t bytes, unsigned int flags), cuMemHostAlloc(p_host, bytes, flags))
 
 cudaError_t CUDARTAPI cudaMallocHost(void** ptr, std::size_t bytes) { return cudaHostAlloc(ptr, bytes, 0); }
 
@@ -105,9 +103,7 @@ cudaError_t CUDARTAPI cudaHostGetDevicePointer(void** on_device, void* on_host, 
   return cudaSuccess;
 }
 
-cudaError_t CUDARTAPI cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
-  return call([&] { return driver().cuMemGetInfo(free_bytes, total_bytes); });
-}
+FORWARD(cudaMemGetInfo, (std::size_t * free_bytes, std::size_t* total_bytes), cuMemGetInfo(free_bytes, total_bytes))
 
 cudaError_t CUDARTAPI cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* ptr) {
   *attributes = {};
@@ -146,26 +142,15 @@ cudaError_t CUDARTAPI cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* dev_
 
 // --- pools ----------------------------------------------------------------------------------------------------------
 
-cudaError_t CUDARTAPI cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
-  return call_without_context([&] { return driver().cuDeviceGetDefaultMemPool(pool, device); });
-}
-cudaError_t CUDARTAPI cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
-  return call_without_context([&] { return driver().cuDeviceGetMemPool(pool, device); });
-}
-cudaError_t CUDARTAPI cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
-  return call_without_context([&] { return driver().cuDeviceSetMemPool(device, pool); });
-}
-cudaError_t CUDARTAPI cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attr, void* value) {
-  return call_without_context(
-      [&] { return driver().cuMemPoolSetAttribute(pool, static_cast<CUmemPool_attribute>(attr), value); });
-}
-cudaError_t CUDARTAPI cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attr, void* value) {
-  return call_without_context(
-      [&] { return driver().cuMemPoolGetAttribute(pool, static_cast<CUmemPool_attribute>(attr), value); });
-}
-cudaError_t CUDARTAPI cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t keep) {
-  return call_without_context([&] { return driver().cuMemPoolTrimTo(pool, keep); });
-}
+FORWARD_WITHOUT_CONTEXT(cudaDeviceGetDefaultMemPool, (cudaMemPool_t * pool, int device),
+                        cuDeviceGetDefaultMemPool(pool, device))
+FORWARD_WITHOUT_CONTEXT(cudaDeviceGetMemPool, (cudaMemPool_t * pool, int device), cuDeviceGetMemPool(pool, device))
+FORWARD_WITHOUT_CONTEXT(cudaDeviceSetMemPool, (int device, cudaMemPool_t pool), cuDeviceSetMemPool(device, pool))
+FORWARD_WITHOUT_CONTEXT(cudaMemPoolSetAttribute, (cudaMemPool_t pool, cudaMemPoolAttr attr, void* value),
+                        cuMemPoolSetAttribute(pool, static_cast<CUmemPool_attribute>(attr), value))
+FORWARD_WITHOUT_CONTEXT(cudaMemPoolGetAttribute, (cudaMemPool_t pool, cudaMemPoolAttr attr, void* value),
+                        cuMemPoolGetAttribute(pool, static_cast<CUmemPool_attribute>(attr), value))
+FORWARD_WITHOUT_CONTEXT(cudaMemPoolTrimTo, (cudaMemPool_t pool, std::size_t keep), cuMemPoolTrimTo(pool, keep))
 
 }  // extern "C"
 

@@ -42,33 +42,20 @@ extern "C" {
 
 // --- streams and events ---------------------------------------------------------------------------------------------
 
-cudaError_t CUDARTAPI cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
-  return call([&] { return driver().cuStreamCreateWithPriority(stream, flags, priority); });
-}
+FORWARD(cudaStreamCreateWithPriority, (cudaStream_t * stream, unsigned int flags, int priority),
+        cuStreamCreateWithPriority(stream, flags, priority))
 cudaError_t CUDARTAPI cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 cudaError_t CUDARTAPI cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
-cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream) {
-  return call([&] { return driver().cuStreamDestroy(stream); });
-}
+FORWARD(cudaStreamDestroy, (cudaStream_t stream), cuStreamDestroy(stream))
 
-cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
-  return call([&] { return driver().cuEventCreate(event, flags); });
-}
+FORWARD(cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned int flags), cuEventCreate(event, flags))
 cudaError_t CUDARTAPI cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
-cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
-  return call([&] { return driver().cuEventDestroy(event); });
-}
-cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
-  return call([&] { return driver().cuEventQuery(event); });
-}
-cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
-  return call([&] { return driver().cuEventSynchronize(event); });
-}
-cudaError_t CUDARTAPI cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
-  return call([&] { return driver().cuEventElapsedTime(ms, begin, end); });
-}
+FORWARD(cudaEventDestroy, (cudaEvent_t event), cuEventDestroy(event))
+FORWARD(cudaEventQuery, (cudaEvent_t event), cuEventQuery(event))
+FORWARD(cudaEventSynchronize, (cudaEvent_t event), cuEventSynchronize(event))
+FORWARD(cudaEventElapsedTime, (float* ms, cudaEvent_t begin, cudaEvent_t end), cuEventElapsedTime(ms, begin, end))
 
 // --- captures and graphs --------------------------------------------------------------------------------------------
 
@@ -80,30 +67,22 @@ cudaError_t CUDARTAPI cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*
     return e;
   });
 }
-cudaError_t CUDARTAPI cudaUserObjectCreate(cudaUserObject_t* object, void* data, cudaHostFn_t destroy,
-                                           unsigned int references, unsigned int flags) {
-  return call_without_context([&] { return driver().cuUserObjectCreate(object, data, destroy, references, flags); });
-}
-cudaError_t CUDARTAPI cudaUserObjectRelease(cudaUserObject_t object, unsigned int count) {
-  return call_without_context([&] { return driver().cuUserObjectRelease(object, count); });
-}
-cudaError_t CUDARTAPI cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned int count,
-                                                unsigned int flags) {
-  return call_without_context([&] { return driver().cuGraphRetainUserObject(graph, object, count, flags); });
-}
-cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph) {
-  return call_without_context([&] { return driver().cuGraphDestroy(graph); });
-}
-cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
-                                                    unsigned long long flags) {
-  return call([&] { return driver().cuGraphInstantiateWithFlags(exec, graph, flags); });
-}
+FORWARD_WITHOUT_CONTEXT(cudaUserObjectCreate,
+                        (cudaUserObject_t * object, void* data, cudaHostFn_t destroy, unsigned int references,
+                         unsigned int flags),
+                        cuUserObjectCreate(object, data, destroy, references, flags))
+FORWARD_WITHOUT_CONTEXT(cudaUserObjectRelease, (cudaUserObject_t object, unsigned int count),
+                        cuUserObjectRelease(object, count))
+FORWARD_WITHOUT_CONTEXT(cudaGraphRetainUserObject,
+                        (cudaGraph_t graph, cudaUserObject_t object, unsigned int count, unsigned int flags),
+                        cuGraphRetainUserObject(graph, object, count, flags))
+FORWARD_WITHOUT_CONTEXT(cudaGraphDestroy, (cudaGraph_t graph), cuGraphDestroy(graph))
+FORWARD(cudaGraphInstantiateWithFlags, (cudaGraphExec_t * exec, cudaGraph_t graph, unsigned long long flags),
+        cuGraphInstantiateWithFlags(exec, graph, flags))
 cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
   return cudaGraphInstantiateWithFlags(exec, graph, flags);
 }
-cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  return call_without_context([&] { return driver().cuGraphExecDestroy(exec); });
-}
+FORWARD_WITHOUT_CONTEXT(cudaGraphExecDestroy, (cudaGraphExec_t exec), cuGraphExecDestroy(exec))
 
 }  // extern "C"
 

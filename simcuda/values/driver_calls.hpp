@@ -51,8 +51,7 @@ class operation_scope {
  public:
   operation_scope() { driver().begin_operation(); }
   ~operation_scope() { driver().end_operation(); }
-  operation_scope(const operation_scope&) = delete;
-  operation_scope& operator=(const operation_scope&) = delete;
+  operation_scope& operator=(operation_scope&&) = delete;
 };
 
 /// In this scope an operation that reads back its result's size gets this count.
@@ -60,8 +59,7 @@ class answered_scope {
  public:
   answered_scope(std::int64_t count, bool is_true) { driver().answer_reads(count, is_true ? 1 : 0); }
   ~answered_scope() { driver().answer_no_reads(); }
-  answered_scope(const answered_scope&) = delete;
-  answered_scope& operator=(const answered_scope&) = delete;
+  answered_scope& operator=(answered_scope&&) = delete;
 };
 
 }  // namespace gpumem::values

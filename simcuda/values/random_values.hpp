@@ -7,8 +7,6 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/ivalue.h>
 
-#include <optional>
-
 namespace gpumem::values {
 
 /// Derives a seed from the card generator's next values. SplitMix64 makes neighbouring seeds independent.

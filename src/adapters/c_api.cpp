@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "assign_or_return.hpp"
 #include "c_edge.hpp"
 #include "device_selection.hpp"
 #include "gpumem/default_allocator.hpp"
@@ -44,9 +45,7 @@ status open_over(std::vector<std::unique_ptr<gpumem::device>> devices, std::span
                  const gpumem::settings& options, gpumem_allocator** allocator) {
   auto made = std::make_unique<gpumem_allocator>();
   made->devices = std::move(devices);
-  result<std::unique_ptr<gpumem::allocator>> opened = gpumem::allocator::open(chosen, options);
-  if (!opened) return opened.why();
-  made->owned = *std::move(opened);
+  ASSIGN_OR_RETURN(made->owned, gpumem::allocator::open(chosen, options));
   made->allocator = made->owned.get();
   *allocator = made.release();
   return {};
@@ -68,10 +67,9 @@ gpumem_code gpumem_default(gpumem_allocator** allocator) {
   return guarded([&]() -> status {
     if (allocator == nullptr) return null_argument("allocator");
     *allocator = nullptr;
-    const result<gpumem::allocator*> found = gpumem::default_allocator();
-    if (!found) return found.why();
+    ASSIGN_OR_RETURN(const auto found, gpumem::default_allocator());
     static auto* const handle = new gpumem_allocator;  // never destroyed
-    handle->allocator = *found;
+    handle->allocator = found;
     *allocator = handle;
     return {};
   });
@@ -105,11 +103,9 @@ gpumem_code gpumem_open(const char* settings, gpumem_allocator** allocator) {
   return guarded([&]() -> status {
     if (allocator == nullptr) return null_argument("allocator");
     *allocator = nullptr;
-    const result<gpumem::settings> options = settings_of(settings);
-    if (!options) return options.why();
-    result<gpumem::opened_devices> found = gpumem::open_selected_devices(*options);
-    if (!found) return found.why();
-    return open_over(std::move(found->all), found->chosen, *options, allocator);
+    ASSIGN_OR_RETURN(const auto options, settings_of(settings));
+    ASSIGN_OR_RETURN(auto found, gpumem::open_selected_devices(options));
+    return open_over(std::move(found.all), found.chosen, options, allocator);
   });
 }
 
@@ -126,8 +122,7 @@ gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, 
       return {errc::invalid_argument,
               std::to_string(bytes) + " bytes a device: expected " + std::to_string(granularity) + " to 2^40"};
     }
-    const result<gpumem::settings> options = settings_of(settings);
-    if (!options) return options.why();
+    ASSIGN_OR_RETURN(const auto options, settings_of(settings));
     std::vector<std::unique_ptr<gpumem::device>> made;
     for (int ordinal = 0; ordinal < devices; ++ordinal) {
       gpumem::sim_config config;
@@ -141,7 +136,7 @@ gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, 
     }
     std::vector<gpumem::device*> all;
     for (const auto& d : made) all.push_back(d.get());
-    return open_over(std::move(made), all, *options, allocator);
+    return open_over(std::move(made), all, options, allocator);
   });
 }
 
@@ -220,9 +215,8 @@ gpumem_code gpumem_capture_end(gpumem_allocator* memory, void* stream, uint64_t*
   return with_allocator(memory, [&](gpumem::allocator& allocator) -> status {
     if (graph == nullptr) return null_argument("graph");
     *graph = 0;
-    const result<gpumem::graph_ref> left = allocator.capture_end({stream});
-    if (!left) return left.why();
-    *graph = left->id;
+    ASSIGN_OR_RETURN(const auto left, allocator.capture_end({stream}));
+    *graph = left.id;
     return {};
   });
 }
@@ -239,9 +233,8 @@ gpumem_code gpumem_graph_release(gpumem_allocator* memory, uint64_t graph) {
 gpumem_code gpumem_trim(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* returned) {
   if (returned != nullptr) *returned = 0;
   return with_allocator(memory, [&](gpumem::allocator& allocator) -> status {
-    const result<gpumem::trim_result> done = allocator.trim(device, bytes);
-    if (!done) return done.why();
-    if (returned != nullptr) *returned = done->returned_bytes;
+    ASSIGN_OR_RETURN(const auto done, allocator.trim(device, bytes));
+    if (returned != nullptr) *returned = done.returned_bytes;
     return {};
   });
 }
@@ -249,9 +242,8 @@ gpumem_code gpumem_trim(gpumem_allocator* memory, int device, uint64_t bytes, ui
 gpumem_code gpumem_set_limit(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* over_bytes) {
   if (over_bytes != nullptr) *over_bytes = 0;
   return with_allocator(memory, [&](gpumem::allocator& allocator) -> status {
-    const result<gpumem::limit_result> applied = allocator.set_limit(device, bytes);
-    if (!applied) return applied.why();
-    if (over_bytes != nullptr) *over_bytes = applied->over_bytes;
+    ASSIGN_OR_RETURN(const auto applied, allocator.set_limit(device, bytes));
+    if (over_bytes != nullptr) *over_bytes = applied.over_bytes;
     return {};
   });
 }

@@ -1,4 +1,5 @@
 // gpumem.h: reports about blocks, pools and logical devices, as structs that later versions may extend.
+#include "assign_or_return.hpp"
 #include "c_edge.hpp"
 #include "pointers.hpp"
 
@@ -61,15 +62,14 @@ extern "C" {
 gpumem_code gpumem_describe(gpumem_allocator* memory, const void* inside, gpumem_block* info) {
   return with_allocator(memory, [&](gpumem::allocator& allocator) -> status {
     if (info == nullptr) return null_argument("info");
-    const result<gpumem::block_info> found = allocator.describe(inside);
-    if (!found) return found.why();
+    ASSIGN_OR_RETURN(const auto found, allocator.describe(inside));
     return hand_over(gpumem_block{.struct_bytes = sizeof(gpumem_block),
-                                  .begin = to_pointer(found->begin),
-                                  .bytes = found->bytes,
-                                  .requested_bytes = found->requested_bytes,
-                                  .segment_begin = to_pointer(found->segment_begin),
-                                  .segment_bytes = found->segment_bytes,
-                                  .device = found->device},
+                                  .begin = to_pointer(found.begin),
+                                  .bytes = found.bytes,
+                                  .requested_bytes = found.requested_bytes,
+                                  .segment_begin = to_pointer(found.segment_begin),
+                                  .segment_bytes = found.segment_bytes,
+                                  .device = found.device},
                      info);
   });
 }
@@ -77,9 +77,8 @@ gpumem_code gpumem_describe(gpumem_allocator* memory, const void* inside, gpumem
 gpumem_code gpumem_get_stats(gpumem_allocator* memory, int device, gpumem_stats* stats) {
   return with_allocator(memory, [&](gpumem::allocator& allocator) -> status {
     if (stats == nullptr) return null_argument("stats");
-    const result<gpumem::statistics> statistics = allocator.stats(device);
-    if (!statistics) return statistics.why();
-    return hand_over(to_c(*statistics), stats);
+    ASSIGN_OR_RETURN(const auto statistics, allocator.stats(device));
+    return hand_over(to_c(statistics), stats);
   });
 }
 

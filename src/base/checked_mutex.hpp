@@ -36,8 +36,7 @@ class GPUMEM_SCOPED mutex_lock {
  public:
   explicit mutex_lock(checked_mutex& mutex) GPUMEM_ACQUIRE(mutex) : mutex_{mutex} { mutex_.lock(); }
   ~mutex_lock() GPUMEM_RELEASE() { mutex_.unlock(); }
-  mutex_lock(const mutex_lock&) = delete;
-  mutex_lock& operator=(const mutex_lock&) = delete;
+  mutex_lock& operator=(mutex_lock&&) = delete;
 
  private:
   checked_mutex& mutex_;

@@ -46,8 +46,7 @@ class sigpipe_guard {
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     errno = error_;
   }
-  sigpipe_guard(const sigpipe_guard&) = delete;
-  sigpipe_guard& operator=(const sigpipe_guard&) = delete;
+  sigpipe_guard& operator=(sigpipe_guard&&) = delete;
 
  private:
   const int error_ = errno;

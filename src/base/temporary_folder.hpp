@@ -20,8 +20,7 @@ class temporary_folder {
     std::error_code ignored;
     if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
   }
-  temporary_folder(const temporary_folder&) = delete;
-  temporary_folder& operator=(const temporary_folder&) = delete;
+  temporary_folder& operator=(temporary_folder&&) = delete;
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::string path(const std::string& file) const { return path_ + "/" + file; }
 

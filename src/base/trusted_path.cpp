@@ -3,7 +3,6 @@
 #include <sys/auxv.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 
 #include "log.hpp"

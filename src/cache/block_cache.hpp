@@ -38,8 +38,7 @@ class block_cache {
   /// calls `end`.
   block_cache(const device& device, cache_source& source, const options& how,
               std::function<void(thread_cache&)> thread_ends);
-  block_cache(const block_cache&) = delete;
-  block_cache& operator=(const block_cache&) = delete;
+  block_cache& operator=(block_cache&&) = delete;
   /// Without the lock: after this, `thread_ends` is not called any more.
   void close() noexcept { caches_.close(); }
 

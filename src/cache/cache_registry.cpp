@@ -32,8 +32,7 @@ struct caches_of_thread {
     std::shared_ptr<open_pool> shared_state;
   };
   caches_of_thread() = default;
-  caches_of_thread(const caches_of_thread&) = delete;
-  caches_of_thread& operator=(const caches_of_thread&) = delete;
+  caches_of_thread& operator=(caches_of_thread&&) = delete;
   ~caches_of_thread() {
     thread_has_ended = true;
     tls_last_cache = {no_allocator, 0, 0, nullptr, nullptr};

@@ -47,8 +47,7 @@ class cache_registry {
   ~cache_registry() { close(); }
   /// Without the pool's lock: after this no call of `ends` is under way or begins.
   void close() noexcept;
-  cache_registry(const cache_registry&) = delete;
-  cache_registry& operator=(const cache_registry&) = delete;
+  cache_registry& operator=(cache_registry&&) = delete;
 
   /// This thread's cache, or null. Any thread, no lock.
   [[nodiscard]] thread_cache* mine() const noexcept {
@@ -66,8 +65,7 @@ class cache_registry {
    public:
     explicit stop_caches(const cache_registry& caches);
     ~stop_caches();
-    stop_caches(const stop_caches&) = delete;
-    stop_caches& operator=(const stop_caches&) = delete;
+    stop_caches& operator=(stop_caches&&) = delete;
 
    private:
     const cache_registry& caches_;

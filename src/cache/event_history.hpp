@@ -77,8 +77,7 @@ class event_history {
  public:
   /// Keeps at least the latest `events` events.
   explicit event_history(std::uint64_t events) noexcept : events_{events} {}
-  event_history(const event_history&) = delete;
-  event_history& operator=(const event_history&) = delete;
+  event_history& operator=(event_history&&) = delete;
 
   /// For any thread, into its own chunk. Requires room.
   void add(history_chunk& chunk, event_kind kind, address pointer, std::uint64_t requested_bytes,

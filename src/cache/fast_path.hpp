@@ -26,8 +26,7 @@ class alignas(64) fast_path {
         history_{history},
         without_lock_{without_lock && history == nullptr},
         notes_hits_{without_lock && history != nullptr} {}
-  fast_path(const fast_path&) = delete;
-  fast_path& operator=(const fast_path&) = delete;
+  fast_path& operator=(fast_path&&) = delete;
 
   /// A block of exactly this size (rounded up to 512) for the stream that `mine`, this thread's cache, served last; or
   /// 0. `requested` may be anything. Takes no lock, makes no call.

@@ -21,6 +21,7 @@
 #include <limits>
 #include <thread>
 
+#include "assign_or_return.hpp"
 #include "shared_folder.hpp"
 
 namespace gpumem {
@@ -127,9 +128,7 @@ claim_table::~claim_table() {
 status claim_table::open_folder() {
   struct stat s {};
   if (!is_common()) {
-    result<std::string> own = shared_folder(named_);
-    if (!own) return own.why();
-    folder_ = *std::move(own);
+    ASSIGN_OR_RETURN(folder_, shared_folder(named_));
   } else {
     const bool has_shm = ::stat("/dev/shm", &s) == 0 && S_ISDIR(s.st_mode);
     folder_ = has_shm ? "/dev/shm/gpumem-claims" : "/tmp/gpumem-claims";
@@ -286,9 +285,7 @@ result<owned_fd> claim_table::open_own_file() const {
 status claim_table::replace(held_claims& own, std::span<const card_claim> rows) const {
   struct stat s {};
   if (own.file_.get() < 0 || ::fstat(own.file_.get(), &s) != 0 || s.st_nlink == 0) {
-    result<owned_fd> file = open_own_file();
-    if (!file) return file.why();
-    own.file_ = *std::move(file);
+    ASSIGN_OR_RETURN(own.file_, open_own_file());
     own.rows_.clear();
   }
   const int file = own.file_.get();

@@ -13,15 +13,9 @@ address end_of(address begin, std::uint64_t bytes) { return bytes > UINT64_MAX -
 }  // namespace
 
 std::string_view to_string(hazard_kind kind) noexcept {
-  switch (kind) {
-    case hazard_kind::early_reuse:
-      return "early_reuse";
-    case hazard_kind::overlap:
-      return "overlap";
-    case hazard_kind::use_after_free:
-      return "use_after_free";
-  }
-  return "unknown hazard";
+  constexpr std::string_view names[] = {"early_reuse", "overlap", "use_after_free"};
+  const auto index = static_cast<std::size_t>(kind);
+  return index < std::size(names) ? names[index] : "unknown hazard";
 }
 
 std::string hazard::to_string() const {

@@ -19,8 +19,7 @@ class allocation_recorder {
  public:
   allocation_recorder() = default;
   virtual ~allocation_recorder() = default;
-  allocation_recorder(const allocation_recorder&) = delete;
-  allocation_recorder& operator=(const allocation_recorder&) = delete;
+  allocation_recorder& operator=(allocation_recorder&&) = delete;
 
   virtual void allocated(address begin, std::uint64_t requested_bytes, stream_ref stream) noexcept = 0;
   virtual void freed(address begin, std::uint64_t requested_bytes, stream_ref stream) noexcept = 0;

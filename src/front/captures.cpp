@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "assign_or_return.hpp"
 #include "without_exceptions.hpp"
 
 namespace gpumem {
@@ -138,9 +139,8 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
   const status ok = at_each_that_knows(
       pools_, stream, noticed_on, [&](pool& member, std::uint64_t key) GPUMEM_REQUIRES(mutex_) -> status {
         close_superseded(member, key, stream);
-        result<pool_capture> begun = member.streams().capture_begin(stream, key, effect);
-        if (!begun) return begun.why();
-        made.parts.push_back({&member, key, *std::move(begun)});
+        ASSIGN_OR_RETURN(auto begun, member.streams().capture_begin(stream, key, effect));
+        made.parts.push_back({&member, key, std::move(begun)});
         return {};
       });
   if (!ok) return ok;
@@ -198,15 +198,11 @@ status captures::follow(const logical_pool& slot, const request& asking, bool as
   const stream_ref stream = asking.stream;
   std::uint64_t current = 0;
   if (asks) {
-    const result<std::uint64_t> asked = slot.device->capture_id(stream);
-    if (!asked) return asked.why();
-    current = *asked;
+    ASSIGN_OR_RETURN(current, slot.device->capture_id(stream));
   }
   std::uint64_t key = 0;
   if (current != 0 || any_open()) {
-    const result<std::uint64_t> asked = slot.pool->streams().key_of(stream);
-    if (!asked) return asked.why();
-    key = *asked;
+    ASSIGN_OR_RETURN(key, slot.pool->streams().key_of(stream));
   }
   if (asks && (current != 0 || any_open())) {
     const mutex_lock lock{mutex_};

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "assign_or_return.hpp"
 #include "device_selection.hpp"
 #include "log.hpp"
 #include "pooled_allocator.hpp"
@@ -39,16 +40,13 @@ result<settings> settings_of_default() {
 }
 
 result<pooled_allocator*> open_default() {
-  const result<settings> options = settings_of_default();
-  if (!options) return options.why();
-  result<opened_devices> found = open_selected_devices(*options);
-  if (!found) return found.why();
+  ASSIGN_OR_RETURN(const auto options, settings_of_default());
+  ASSIGN_OR_RETURN(auto found, open_selected_devices(options));
   // Never closed, because static destructors may free blocks.
-  static const auto* const devices = new opened_devices{*std::move(found)};
-  result<std::unique_ptr<pooled_allocator>> made = pooled_allocator::open(devices->chosen, *options);
-  if (!made) return made.why();
-  pooled_allocator* const only = made->release();
-  publish_until_exit([only] { return std::vector<pooled_allocator*>{only}; }, *options);
+  static const auto* const devices = new opened_devices{std::move(found)};
+  ASSIGN_OR_RETURN(auto made, pooled_allocator::open(devices->chosen, options));
+  pooled_allocator* const only = made.release();
+  publish_until_exit([only] { return std::vector<pooled_allocator*>{only}; }, options);
   return only;
 }
 
@@ -75,9 +73,8 @@ status set_default_option(std::string_view name, std::optional<std::string_view>
 }
 
 result<std::unique_ptr<allocator>> open_allocator(std::span<device* const> devices) {
-  const result<settings> options = settings_of_environment();
-  if (!options) return options.why();
-  return allocator::open(devices, *options);
+  ASSIGN_OR_RETURN(const auto options, settings_of_environment());
+  return allocator::open(devices, options);
 }
 
 }  // namespace gpumem

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "assign_or_return.hpp"
 #include "card_claims.hpp"
 #include "card_usage.hpp"
 #include "gpumem/cuda_device.hpp"
@@ -59,43 +60,38 @@ result<std::vector<device*>> selected_devices(std::span<device* const> visible, 
     if (opened) table = *std::move(opened);
     if (table) count_claims(states, table->others(leases), cards, boot_time_ns(), boot_time_ns());
   }
-  result<placement> placed = place_on_cards(options.devices, states, options.soft_placement);
-  if (!placed) return placed.why();
-  for (const std::string& line : placed->warnings) log_line(line);
+  ASSIGN_OR_RETURN(auto placed, place_on_cards(options.devices, states, options.soft_placement));
+  for (const std::string& line : placed.warnings) log_line(line);
   if (options.verbose) {
-    for (const std::string& line : placed->notes) log_line(line);
+    for (const std::string& line : placed.notes) log_line(line);
   }
-  if (placed->cards.empty()) {
+  if (placed.cards.empty()) {
     return status{errc::bad_setting,
                   fmt::format("GPUMEM_DEVICES={}: no device is left to allocate from", options.devices.to_string())};
   }
   if (table) {
-    if (status taken = table->replace(leases, leases_of(*placed, states)); !taken) return taken;
+    if (status taken = table->replace(leases, leases_of(placed, states)); !taken) return taken;
     leases.keep_until_exit();
   }
   std::vector<device*> chosen;
-  for (const std::size_t i : placed->cards) chosen.push_back(visible[i]);
+  for (const std::size_t i : placed.cards) chosen.push_back(visible[i]);
   return chosen;
 }
 
 result<opened_devices> open_selected_devices(const settings& options) {
-  const result<int> count = cuda_device_count();
-  if (!count) return count.why();
-  if (*count == 0) {
+  ASSIGN_OR_RETURN(const auto count, cuda_device_count());
+  if (count == 0) {
     return status{errc::device_error,
                   "the CUDA driver shows no GPU to this process: see nvidia-smi and CUDA_VISIBLE_DEVICES"};
   }
   opened_devices opened;
   std::vector<device*> visible;
-  for (int ordinal = 0; ordinal < *count; ++ordinal) {
-    result<std::unique_ptr<device>> gpu = open_cuda_device({.ordinal = ordinal, .driver = nullptr});
-    if (!gpu) return gpu.why();
-    visible.push_back(gpu->get());
-    opened.all.push_back(*std::move(gpu));
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    ASSIGN_OR_RETURN(auto gpu, open_cuda_device({.ordinal = ordinal, .driver = nullptr}));
+    visible.push_back(gpu.get());
+    opened.all.push_back(std::move(gpu));
   }
-  result<std::vector<device*>> chosen = selected_devices(visible, options, gpu_usage_now);
-  if (!chosen) return chosen.why();
-  opened.chosen = *std::move(chosen);
+  ASSIGN_OR_RETURN(opened.chosen, selected_devices(visible, options, gpu_usage_now));
   return opened;
 }
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "bits.hpp"
+#include "assign_or_return.hpp"
 #include "gpumem/policy.hpp"
 #include "group_ledger.hpp"
 #include "log.hpp"
@@ -57,13 +57,11 @@ result<std::uint64_t> limit_of_device(const settings& options, const policy_entr
 result<std::shared_ptr<group_ledger>> join_group(const settings& options, const device_info& info, std::uint64_t free) {
   std::optional<std::uint64_t> limit;
   if (options.group_limit) {
-    const auto bytes = resolved(options.group_limit, options.assignment("group_limit"), info.total_bytes, free, info);
-    if (!bytes) return bytes.why();
-    limit = *bytes;
+    ASSIGN_OR_RETURN(limit,
+                     resolved(options.group_limit, options.assignment("group_limit"), info.total_bytes, free, info));
   }
-  const result<std::string> folder = shared_folder(options.shared_folder);
-  if (!folder) return folder.why();
-  return group_ledger::join(*folder, options.group, info.uuid, limit);
+  ASSIGN_OR_RETURN(const auto folder, shared_folder(options.shared_folder));
+  return group_ledger::join(folder, options.group, info.uuid, limit);
 }
 
 }  // namespace
@@ -78,23 +76,19 @@ result<std::vector<pool_config>> logical_devices(device& gpu, const settings& op
   if (main_policy->needs.pools && options.pools.empty()) {
     return refused(options.assignment("policy"), "needs GPUMEM_POOLS (2GiB,2GiB or train:8GiB,eval:30%)");
   }
-  const result<memory_info> memory = gpu.memory();
-  if (!memory) return memory.why();
-  const result<std::uint64_t> limit = limit_of_device(options, *main_policy, *memory, info);
-  if (!limit) return limit.why();
+  ASSIGN_OR_RETURN(const auto memory, gpu.memory());
+  ASSIGN_OR_RETURN(const auto limit, limit_of_device(options, *main_policy, memory, info));
 
   pool_config common;
   common.total_bytes = info.total_bytes;
-  common.free_at_start_bytes = memory->free_bytes;
+  common.free_at_start_bytes = memory.free_bytes;
   common.stream_ids = options.stream_ids;
   common.reuse = options.reuse;
   common.free_wait_ns =
       options.free_wait_ms == settings::wait_forever_ms ? pool_config::waits_forever : options.free_wait_ms * 1'000'000;
   common.thread_cache = options.thread_cache;
   if (!options.group.empty()) {
-    result<std::shared_ptr<group_ledger>> joined = join_group(options, info, memory->free_bytes);
-    if (!joined) return joined.why();
-    common.group = *std::move(joined);
+    ASSIGN_OR_RETURN(common.group, join_group(options, info, memory.free_bytes));
   } else if (options.group_limit) {
     return refused(options.assignment("group_limit"), "needs GPUMEM_GROUP, the group's name");
   }
@@ -103,7 +97,7 @@ result<std::vector<pool_config>> logical_devices(device& gpu, const settings& op
   std::uint64_t sum = 0;
   std::string figures;
   device_info shared = info;
-  shared.total_bytes = *limit;
+  shared.total_bytes = limit;
   for (const pool_spec& spec : options.pools.empty() ? std::vector<pool_spec>(1) : options.pools) {
     pool_config& p = pools.emplace_back(common);
     p.ordinal = first_ordinal + static_cast<int>(pools.size()) - 1;
@@ -113,17 +107,16 @@ result<std::vector<pool_config>> logical_devices(device& gpu, const settings& op
       return refused(options.assignment("pools"), known.why().message());
     }
     const std::string of_pool = fmt::format("{}: pool {}", options.assignment("pools"), p.name);
-    const result<std::uint64_t> bytes =
-        options.pools.empty() ? limit : resolved(spec.limit, of_pool, *limit, memory->free_bytes, shared);
-    if (!bytes) return bytes.why();
-    p.limit_bytes = *bytes;
-    sum += *bytes;
-    figures += fmt::format("{}{}", figures.empty() ? "" : " + ", format_bytes(*bytes));
+    ASSIGN_OR_RETURN(const auto bytes,
+                     options.pools.empty() ? limit : resolved(spec.limit, of_pool, limit, memory.free_bytes, shared));
+    p.limit_bytes = bytes;
+    sum += bytes;
+    figures += fmt::format("{}{}", figures.empty() ? "" : " + ", format_bytes(bytes));
   }
-  if (sum <= *limit) return pools;
+  if (sum <= limit) return pools;
   return refused(options.assignment("pools"),
                  fmt::format("{} = {} do not fit; expected at most {} ({})", figures, format_bytes(sum),
-                             format_bytes(*limit), options.limit ? options.assignment("limit") : device_text(info)));
+                             format_bytes(limit), options.limit ? options.assignment("limit") : device_text(info)));
 }
 
 policy_parameters parameters_from_settings(const policy_entry& policy, const settings& options, std::string_view text) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "assign_or_return.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
 #include "plan_recorder.hpp"
@@ -15,19 +16,18 @@ namespace {
 result<recorder_list> open_recorders(const settings& options, const policy_entry& serves, int logical) {
   recorder_list all;
   if (!options.trace_path.empty() && options.history_events == 0) {  // otherwise history_file owns the path
-    auto opened = trace_recorder::open(path_of_pool(options.trace_path, logical));
-    if (!opened) return opened.why();
-    all.push_back(*std::move(opened));
+    ASSIGN_OR_RETURN(auto opened, trace_recorder::open(path_of_pool(options.trace_path, logical)));
+    all.push_back(std::move(opened));
   }
   if (serves.needs.plan.records && trusts_default_plan(options)) {
     using writes = plan_recorder::writes;
     const std::string path = plan_of_pool(options, logical);
-    auto opened =
+    ASSIGN_OR_RETURN(
+        auto opened,
         serves.needs.plan.follows
             ? plan_recorder::open(path, writes::where_departed, plan_recorder::most_ops_of_each_run, options.reuse)
-            : plan_recorder::open(path, writes::always, plan_recorder::most_ops, options.reuse);
-    if (!opened) return opened.why();
-    all.push_back(*std::move(opened));
+            : plan_recorder::open(path, writes::always, plan_recorder::most_ops, options.reuse));
+    all.push_back(std::move(opened));
   }
   return all;
 }
@@ -37,42 +37,37 @@ result<recorder_list> open_recorders(const settings& options, const policy_entry
 result<logical_pool> open_logical_pool(device& gpu, pool_config config, const settings& own) {
   config.verbose = own.verbose;
   config.history_events = own.history_events;
-  result<std::unique_ptr<history_file>> history = history_file::open(own, config.ordinal);
-  if (!history) return history.why();
-  const result<policy_entry> entry = find_policy(config.policy_name);
-  if (!entry) return entry.why();
-  result<recorder_list> recorders = open_recorders(own, *entry, config.ordinal);
-  if (!recorders) return recorders.why();
-  if (!recorders->empty()) {
-    config.before_free = [first = recorders->data(), count = recorders->size()](address begin, std::uint64_t bytes,
-                                                                                stream_ref stream) {
+  ASSIGN_OR_RETURN(auto history, history_file::open(own, config.ordinal));
+  ASSIGN_OR_RETURN(const auto entry, find_policy(config.policy_name));
+  ASSIGN_OR_RETURN(auto recorders, open_recorders(own, entry, config.ordinal));
+  if (!recorders.empty()) {
+    config.before_free = [first = recorders.data(), count = recorders.size()](address begin, std::uint64_t bytes,
+                                                                              stream_ref stream) {
       for (std::size_t i = 0; i < count; ++i) first[i]->freed(begin, bytes, stream);
     };
   }
-  policy_parameters parameters = parameters_from_settings(*entry, own, config.policy_name);
-  if (const std::string& instead = entry->needs.without_pages; !instead.empty() && gpu.info().page_bytes == 0) {
+  policy_parameters parameters = parameters_from_settings(entry, own, config.policy_name);
+  if (const std::string& instead = entry.needs.without_pages; !instead.empty() && gpu.info().page_bytes == 0) {
     log_line(fmt::format("pool {}: device {} ({}) cannot map pages, which policy {} needs; {} serves instead",
                          config.name, gpu.info().ordinal, gpu.info().name, config.policy_name, instead));
     config.policy_name = instead;
     parameters.clear();
   }
-  if (entry->needs.plan.follows) {
-    if (status ok = read_plan_of(config, own, *entry); !ok) return ok;
+  if (entry.needs.plan.follows) {
+    if (status ok = read_plan_of(config, own, entry); !ok) return ok;
   }
-  result<std::unique_ptr<policy>> policy =
-      make_policy(config.policy_name, {.total_bytes = config.total_bytes,
-                                       .free_at_start_bytes = config.free_at_start_bytes,
-                                       .compute_major = gpu.info().compute_major,
-                                       .granularity_bytes = gpu.info().granularity_bytes,
-                                       .page_bytes = gpu.info().page_bytes,
-                                       .parameters = std::move(parameters)});
-  if (!policy) return policy.why();
-  if (config.plan != nullptr) (*policy)->follow_plan(config.plan->height_bytes);
-  return logical_pool{.recorders = *std::move(recorders),  // the move keeps the addresses that `before_free` uses
-                      .history = *std::move(history),
-                      .pool = std::make_unique<pool>(gpu, std::move(config), *std::move(policy)),
+  ASSIGN_OR_RETURN(auto policy, make_policy(config.policy_name, {.total_bytes = config.total_bytes,
+                                                                 .free_at_start_bytes = config.free_at_start_bytes,
+                                                                 .compute_major = gpu.info().compute_major,
+                                                                 .granularity_bytes = gpu.info().granularity_bytes,
+                                                                 .page_bytes = gpu.info().page_bytes,
+                                                                 .parameters = std::move(parameters)}));
+  if (config.plan != nullptr) policy->follow_plan(config.plan->height_bytes);
+  return logical_pool{.recorders = std::move(recorders),  // the move keeps the addresses that `before_free` uses
+                      .history = std::move(history),
+                      .pool = std::make_unique<pool>(gpu, std::move(config), std::move(policy)),
                       .device = &gpu,
-                      .takes_everything = entry->needs.everything};
+                      .takes_everything = entry.needs.everything};
 }
 
 status usable(const device& gpu) {

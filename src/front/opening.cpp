@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "assign_or_return.hpp"
 #include "exit_report.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
@@ -41,9 +42,8 @@ void log_start(const settings& options, const std::vector<logical_device>& devic
 }  // namespace
 
 result<std::unique_ptr<allocator>> allocator::open(std::span<device* const> devices, const settings& options) {
-  result<std::unique_ptr<pooled_allocator>> made = pooled_allocator::open(devices, options);
-  if (!made) return made.why();
-  return std::unique_ptr<allocator>{*std::move(made)};
+  ASSIGN_OR_RETURN(auto made, pooled_allocator::open(devices, options));
+  return std::unique_ptr<allocator>{std::move(made)};
 }
 
 result<std::unique_ptr<pooled_allocator>> pooled_allocator::open(std::span<device* const> devices,
@@ -70,15 +70,13 @@ status pooled_allocator::start(std::span<device* const> devices, const settings&
   for (device* d : devices) {
     if (d == nullptr) return {errc::invalid_argument, "a device of those to open is null; expected a device"};
     const settings own = options.for_device(d->info().ordinal);
-    result<std::vector<pool_config>> configs = logical_devices(*d, own, static_cast<int>(pools_.size()));
-    if (!configs) return configs.why();
-    for (pool_config& config : *configs) {
+    ASSIGN_OR_RETURN(auto configs, logical_devices(*d, own, static_cast<int>(pools_.size())));
+    for (pool_config& config : configs) {
       config.allocator_number = number_;
-      result<logical_pool> opened = open_logical_pool(*d, std::move(config), own);
-      if (!opened) return opened.why();
-      devices_.push_back(describe_device(*opened));
-      if (opened->takes_everything) untouched_ = true;
-      pools_.push_back(*std::move(opened));
+      ASSIGN_OR_RETURN(auto opened, open_logical_pool(*d, std::move(config), own));
+      devices_.push_back(describe_device(opened));
+      if (opened.takes_everything) untouched_ = true;
+      pools_.push_back(std::move(opened));
     }
   }
   stats_path_ = options.stats_path;

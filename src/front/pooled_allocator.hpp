@@ -29,8 +29,7 @@ class pooled_allocator final : public allocator {
   static result<std::unique_ptr<pooled_allocator>> open(std::span<device* const> devices, const settings& options);
   pooled_allocator();
   ~pooled_allocator() override;
-  pooled_allocator(const pooled_allocator&) = delete;
-  pooled_allocator& operator=(const pooled_allocator&) = delete;
+  pooled_allocator& operator=(pooled_allocator&&) = delete;
 
   status record_use(void* pointer, stream_ref stream) override;
   status stream_release(stream_ref stream) override;

@@ -24,8 +24,7 @@ class recording_file {
   recording_file() = default;
   /// Completes the file, except in a forked child, whose parent writes to it.
   ~recording_file();
-  recording_file(const recording_file&) = delete;
-  recording_file& operator=(const recording_file&) = delete;
+  recording_file& operator=(recording_file&&) = delete;
 
   /// `descriptor` is an empty file open for writing; the caller closes it later.
   void open(int descriptor, bool compressed);

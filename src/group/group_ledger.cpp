@@ -20,6 +20,7 @@
 #include <map>
 #include <thread>
 
+#include "assign_or_return.hpp"
 #include "checked_mutex.hpp"
 #include "gpumem/settings.hpp"
 #include "log.hpp"
@@ -79,8 +80,7 @@ class file_guard {
   ~file_guard() {
     if (held_) unlock_byte(fd_, file_lock);
   }
-  file_guard(const file_guard&) = delete;
-  file_guard& operator=(const file_guard&) = delete;
+  file_guard& operator=(file_guard&&) = delete;
   [[nodiscard]] bool held() const noexcept { return held_; }
 
  private:
@@ -139,9 +139,8 @@ result<std::shared_ptr<group_ledger>> group_ledger::join(const std::string& fold
     return known;
   }
   for (;;) {
-    result<owned_fd> file = open_shared_file(path, true);
-    if (!file) return file.why();
-    auto made = std::make_shared<group_ledger>(name, path, *std::move(file), kind);
+    ASSIGN_OR_RETURN(auto file, open_shared_file(path, true));
+    auto made = std::make_shared<group_ledger>(name, path, std::move(file), kind);
     if (status ok = made->open_or_make(limit_bytes); !ok) return ok;
     if (kind == ledger_kind::job && made->removed()) continue;  // remove_ended_jobs found it without a member
     (*joined)[path] = made;
@@ -177,13 +176,12 @@ status group_ledger::inspect(const std::string& folder, const std::string& name)
     const std::string file = entry.path().filename().string();
     // A device's UUID must follow the name, because another group's name may begin with this one.
     if (!file.starts_with(beginning + "GPU-") && !file.starts_with(beginning + "MIG-")) continue;
-    const result<owned_fd> opened = open_shared_file(entry.path().string(), false);
-    if (!opened) return opened.why();
-    const file_guard guard{opened->get()};
+    ASSIGN_OR_RETURN(const auto opened, open_shared_file(entry.path().string(), false));
+    const file_guard guard{opened.get()};
     std::array<std::uint64_t, 2> header{};  // magic, size
     struct stat s {};
     const bool read =
-        guard.held() && ::fstat(opened->get(), &s) == 0 && ::pread(opened->get(), header.data(), sizeof header, 0) >= 0;
+        guard.held() && ::fstat(opened.get(), &s) == 0 && ::pread(opened.get(), header.data(), sizeof header, 0) >= 0;
     const bool unmade = read && header[0] == 0 && (s.st_size == 0 || static_cast<std::size_t>(s.st_size) == file_size);
     const bool whole = read && header == std::array{magic_word, std::uint64_t{file_size}} &&
                        static_cast<std::size_t>(s.st_size) == file_size;

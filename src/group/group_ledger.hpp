@@ -40,8 +40,7 @@ class group_ledger {
   static status inspect(const std::string& folder, const std::string& name);
   group_ledger(std::string name, std::string path, owned_fd file, ledger_kind kind);
   ~group_ledger();
-  group_ledger(const group_ledger&) = delete;
-  group_ledger& operator=(const group_ledger&) = delete;
+  group_ledger& operator=(group_ledger&&) = delete;
 
   [[nodiscard]] bool reserve(std::uint64_t bytes) noexcept;
   void give_back(std::uint64_t bytes) noexcept;

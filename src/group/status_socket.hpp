@@ -32,8 +32,7 @@ class status_socket {
   status_socket(std::string path, owned_fd listening, std::function<std::string()> figures, std::function<void()> trim,
                 dump_function dump);
   ~status_socket();
-  status_socket(const status_socket&) = delete;
-  status_socket& operator=(const status_socket&) = delete;
+  status_socket& operator=(status_socket&&) = delete;
   /// Removes the socket from the folder before the process ends.
   void leave() noexcept;
 

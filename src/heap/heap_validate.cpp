@@ -1,5 +1,4 @@
 // heap::validate: the invariants, each with its error message.
-#include <algorithm>
 
 #include "heap.hpp"
 

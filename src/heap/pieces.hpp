@@ -45,8 +45,7 @@ class piece_counter {
     /// The same for one block.
     recount(piece_counter& counter, block_index index, bool neighbours) noexcept
         : recount{counter, index, counter.blocks_[index].begin + counter.blocks_[index].bytes, neighbours} {}
-    recount(const recount&) = delete;
-    recount& operator=(const recount&) = delete;
+    recount& operator=(recount&&) = delete;
     ~recount() {
       if (counts_) counter_.count(first_, end_, 1);
     }

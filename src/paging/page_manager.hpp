@@ -23,8 +23,7 @@ class page_manager {
   /// `name` is the pool's name for the log.
   page_manager(heap& pool_heap, device& gpu, std::string name)
       : heap_{pool_heap}, device_{gpu}, name_{std::move(name)} {}
-  page_manager(const page_manager&) = delete;
-  page_manager& operator=(const page_manager&) = delete;
+  page_manager& operator=(page_manager&&) = delete;
 
   [[nodiscard]] std::uint64_t page_bytes() const noexcept { return device_.info().page_bytes; }
 

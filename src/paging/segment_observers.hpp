@@ -17,8 +17,7 @@ class segment_observers {
   ~segment_observers() {
     for (const entry* each = latest_; each != nullptr;) delete std::exchange(each, each->earlier);
   }
-  segment_observers(const segment_observers&) = delete;
-  segment_observers& operator=(const segment_observers&) = delete;
+  segment_observers& operator=(segment_observers&&) = delete;
 
   void add(std::shared_ptr<segment_observer> observer) {
     auto* const made = new entry{std::move(observer), latest_.load(std::memory_order_relaxed)};

@@ -8,6 +8,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "assign_or_return.hpp"
 #include "bits.hpp"
 
 namespace gpumem::plan {
@@ -136,11 +137,10 @@ result<solution> solve_apart(const step& step, std::size_t streams, const solve_
       indices.push_back(i);
     }
     const double share = static_cast<double>(part.size()) / static_cast<double>(step.buffers.size());
-    const result<solution> placed = solve(part, with_share(options, share));
-    if (!placed) return placed.why();
-    for (std::size_t k = 0; k < indices.size(); ++k) all.offsets[indices[k]] = all.height + placed->offsets[k];
-    all.height += placed->height;
-    all.took += placed->took;
+    ASSIGN_OR_RETURN(const auto placed, solve(part, with_share(options, share)));
+    for (std::size_t k = 0; k < indices.size(); ++k) all.offsets[indices[k]] = all.height + placed.offsets[k];
+    all.height += placed.height;
+    all.took += placed.took;
   }
   return all;
 }
@@ -176,27 +176,26 @@ std::optional<std::size_t> period_of(const std::vector<std::uint64_t>& sequence)
 }
 
 result<step> step_of(const std::vector<recorded_op>& recorded) {
-  result<std::vector<lifetime>> all = lifetimes_of(recorded);
-  if (!all) return all.why();
+  ASSIGN_OR_RETURN(auto all, lifetimes_of(recorded));
   std::vector<std::uint64_t> keys;
-  for (const lifetime& each : *all) keys.push_back(request_key(each.allocation));
+  for (const lifetime& each : all) keys.push_back(request_key(each.allocation));
   std::optional<std::size_t> period = period_of(keys);
-  if (period) *period *= periods_in_step(*all, *period);
+  if (period) *period *= periods_in_step(all, *period);
 
   step found;
   const std::uint64_t whole_end = recorded.size() + 1;
-  found.buffers = step_problem(*all, 0, all->size(), whole_end);
-  std::size_t begin = period ? all->size() - *period : 0;  // without a whole further period, the last one repeats
+  found.buffers = step_problem(all, 0, all.size(), whole_end);
+  std::size_t begin = period ? all.size() - *period : 0;  // without a whole further period, the last one repeats
   if (period) {
     // Choose a step with a whole step after it, so that its frees are known.
     const auto most = static_cast<std::uint64_t>(static_cast<double>(peak_load(found.buffers).bytes) * most_above_peak);
-    const std::size_t last = all->size() - *period;
+    const std::size_t last = all.size() - *period;
     const std::size_t room = std::min(*period, last - *period + 1);
     const std::size_t stride = std::max<std::size_t>(room / ends_tried, 1);
     std::uint64_t best = most + 1;
     for (std::size_t back = 0; back < room; back += stride) {
       const std::size_t end = last - back;
-      problem candidate = step_problem(*all, end - *period, end, (*all)[end].lower);
+      problem candidate = step_problem(all, end - *period, end, all[end].lower);
       const std::uint64_t peak = peak_load(candidate).bytes;
       if (peak >= best) continue;
       best = peak;
@@ -204,25 +203,23 @@ result<step> step_of(const std::vector<recorded_op>& recorded) {
       found.buffers = std::move(candidate);
     }
   }
-  for (std::size_t i = 0; i < found.buffers.size(); ++i) found.allocations.push_back((*all)[i].allocation);
+  for (std::size_t i = 0; i < found.buffers.size(); ++i) found.allocations.push_back(all[i].allocation);
   found.repeat_from = static_cast<std::uint32_t>(begin);
   return found;
 }
 
 result<step_plan> make_plan(const std::vector<recorded_op>& recorded, const solve_options& options, solution* solved,
                             stream_reuse reuse) {
-  result<step> found = step_of(recorded);
-  if (!found) return found.why();
-  result<solution> places = solve_step(*found, options, reuse);
-  if (!places) return places.why();
+  ASSIGN_OR_RETURN(auto found, step_of(recorded));
+  ASSIGN_OR_RETURN(auto places, solve_step(found, options, reuse));
   step_plan made;
-  made.allocations = std::move(found->allocations);
-  for (std::size_t i = 0; i < made.allocations.size(); ++i) made.allocations[i].offset = places->offsets[i];
-  made.repeat_from = found->repeat_from;
-  made.height_bytes = places->height;
-  made.peak_bytes = places->peak.bytes;
-  made.lower_bound_bytes = places->lower_bound;
-  if (solved != nullptr) *solved = *std::move(places);
+  made.allocations = std::move(found.allocations);
+  for (std::size_t i = 0; i < made.allocations.size(); ++i) made.allocations[i].offset = places.offsets[i];
+  made.repeat_from = found.repeat_from;
+  made.height_bytes = places.height;
+  made.peak_bytes = places.peak.bytes;
+  made.lower_bound_bytes = places.lower_bound;
+  if (solved != nullptr) *solved = std::move(places);
   return made;
 }
 

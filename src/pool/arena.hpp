@@ -22,8 +22,7 @@ class arena final : public cache_source {
   arena(device& device, pool_config config, std::unique_ptr<policy> policy);
   /// Returns every segment to the device; no other call may be under way.
   ~arena();
-  arena(const arena&) = delete;
-  arena& operator=(const arena&) = delete;
+  arena& operator=(arena&&) = delete;
 
   arena_state state;
   fence_calls fences;

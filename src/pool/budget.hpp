@@ -23,8 +23,7 @@ class budget {
   ~budget() {
     if (group_) group_->give_back(reserved());
   }
-  budget(const budget&) = delete;
-  budget& operator=(const budget&) = delete;
+  budget& operator=(budget&&) = delete;
 
   /// Takes all of `bytes`, or nothing. Reserving 0 bytes always succeeds, even beyond a lowered limit, because moving
   /// pages needs no new memory.
@@ -68,8 +67,7 @@ class reservation {
   ~reservation() {
     if (bytes_ != 0) budget_.give_back(bytes_);
   }
-  reservation(const reservation&) = delete;
-  reservation& operator=(const reservation&) = delete;
+  reservation& operator=(reservation&&) = delete;
   /// Leaves `kept_bytes` to the pool and returns the rest now.
   void keep(std::uint64_t kept_bytes) noexcept {
     if (bytes_ != kept_bytes) budget_.give_back(bytes_ - kept_bytes);

@@ -26,8 +26,7 @@ class pool {
   pool(device& device, pool_config config, std::unique_ptr<policy> policy);
   /// Returns every segment to the device; no other call may be under way.
   ~pool();
-  pool(const pool&) = delete;
-  pool& operator=(const pool&) = delete;
+  pool& operator=(pool&&) = delete;
 
   /// Without the lock: a block from this thread's cache, or 0. Asks no driver. `requested` may be anything.
   [[nodiscard]] address try_cache(stream_ref stream, std::uint64_t requested) noexcept;

@@ -91,8 +91,7 @@ class GPUMEM_SCOPED arena_lock : public std::unique_lock<std::mutex> {
   explicit arena_lock(arena_mutex& mutex) GPUMEM_ACQUIRE(under_arena_lock)
       : std::unique_lock<std::mutex>{mutex}, mutex_{mutex} {}
   ~arena_lock() GPUMEM_RELEASE() {}
-  arena_lock(const arena_lock&) = delete;
-  arena_lock& operator=(const arena_lock&) = delete;
+  arena_lock& operator=(arena_lock&&) = delete;
 
   /// Generations that other threads began while this thread had released the lock.
   [[nodiscard]] std::uint64_t changes_by_others() const noexcept { return changes_by_others_; }
@@ -128,8 +127,7 @@ class GPUMEM_SCOPED arena_lock : public std::unique_lock<std::mutex> {
       lock.changes_by_others_ += lock.mutex_.generation() - begin;
       *lock.mutex_.of_holder_ = of_holder;
     }
-    counted_absence(const counted_absence&) = delete;
-    counted_absence& operator=(const counted_absence&) = delete;
+    counted_absence& operator=(counted_absence&&) = delete;
     arena_lock& lock;
     const std::uint64_t begin;
     const unsigned of_holder;
@@ -144,8 +142,7 @@ class GPUMEM_SCOPED unlocked_section {
  public:
   explicit unlocked_section(arena_lock& lock) noexcept GPUMEM_RELEASE(under_arena_lock) : away_{lock} { lock.unlock(); }
   ~unlocked_section() GPUMEM_RELEASE() { away_.lock.lock(); }
-  unlocked_section(const unlocked_section&) = delete;
-  unlocked_section& operator=(const unlocked_section&) = delete;
+  unlocked_section& operator=(unlocked_section&&) = delete;
 
  private:
   arena_lock::counted_absence away_;
@@ -177,8 +174,7 @@ class blocking_calls {
       if (--calls.under_way_ == 0) calls.none_left_.notify_all();
       mutex.begin_generation();
     }
-    counted_call(const counted_call&) = delete;
-    counted_call& operator=(const counted_call&) = delete;
+    counted_call& operator=(counted_call&&) = delete;
     blocking_calls& calls;
     arena_mutex& mutex;
   };
@@ -241,8 +237,7 @@ class growth_ticket {
     gate_.taken_ = false;
     gate_.pass_on();
   }
-  growth_ticket(const growth_ticket&) = delete;
-  growth_ticket& operator=(const growth_ticket&) = delete;
+  growth_ticket& operator=(growth_ticket&&) = delete;
 
  private:
   growth_gate& gate_;

@@ -25,8 +25,7 @@ class block_uses {
   /// `name` is the pool's, for the log.
   block_uses(heap& heap, stream_order& streams, std::string name)
       : heap_{heap}, streams_{streams}, name_{std::move(name)} {}
-  block_uses(const block_uses&) = delete;
-  block_uses& operator=(const block_uses&) = delete;
+  block_uses& operator=(block_uses&&) = delete;
 
   /// Reserves host memory for one `add`, and for the later free of its block.
   void make_room();

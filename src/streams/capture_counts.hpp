@@ -43,8 +43,7 @@ class context_events {
     ++permits_;
   }
   ~context_events() { --permits_; }
-  context_events(const context_events&) = delete;
-  context_events& operator=(const context_events&) = delete;
+  context_events& operator=(context_events&&) = delete;
 
  private:
   unsigned& permits_;

@@ -22,8 +22,7 @@ class device_waits {
   device_waits(stream_order& streams, owner_id waiter) noexcept : streams_{streams}, waiter_{waiter} {}
   /// Drops the references to fences and slots.
   ~device_waits();
-  device_waits(const device_waits&) = delete;
-  device_waits& operator=(const device_waits&) = delete;
+  device_waits& operator=(device_waits&&) = delete;
 
   [[nodiscard]] owner_id waiter() const noexcept { return waiter_; }
   /// True if the waiter is ordered behind everything freed on `owner` up to `epoch`.

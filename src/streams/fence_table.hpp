@@ -17,8 +17,7 @@ class fence_table {
  public:
   explicit fence_table(device& device) noexcept : device_{device} {}
   ~fence_table();
-  fence_table(const fence_table&) = delete;
-  fence_table& operator=(const fence_table&) = delete;
+  fence_table& operator=(fence_table&&) = delete;
 
   [[nodiscard]] tracked_fence& operator[](fence_index fence) noexcept { return fences_[fence]; }
   [[nodiscard]] const tracked_fence& operator[](fence_index fence) const noexcept { return fences_[fence]; }

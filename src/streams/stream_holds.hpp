@@ -17,8 +17,7 @@ class slot_reference {
   ~slot_reference() {
     if (streams_ != nullptr) --(*streams_)[owner_].references;
   }
-  slot_reference(const slot_reference&) = delete;
-  slot_reference& operator=(const slot_reference&) = delete;
+  slot_reference& operator=(slot_reference&&) = delete;
   void keep() noexcept { streams_ = nullptr; }
 
  private:
@@ -33,8 +32,7 @@ class held_fences {
   ~held_fences() {
     for (const fence_index f : held_) streams_.fences().unref(f);
   }
-  held_fences(const held_fences&) = delete;
-  held_fences& operator=(const held_fences&) = delete;
+  held_fences& operator=(held_fences&&) = delete;
   /// Adds a fence that covers everything freed on `owner`; false if there is nothing to cover, or no fence can be
   /// recorded.
   bool add_cover_of(owner_id owner) {

@@ -29,8 +29,7 @@ class stream_order {
  public:
   stream_order(device& device, heap& heap, stream_id_mode ids)
       : device_{device}, heap_{heap}, keys_{device, ids}, slots_{heap}, fences_{device} {}
-  stream_order(const stream_order&) = delete;
-  stream_order& operator=(const stream_order&) = delete;
+  stream_order& operator=(stream_order&&) = delete;
 
   [[nodiscard]] const stream_keys& keys() const noexcept { return keys_; }
   [[nodiscard]] stream_slots& slots() noexcept { return slots_; }

@@ -62,10 +62,6 @@ rows table() {
   out.names.insert(#symbol);   \
   out.why_of[#symbol] = why;
 #include "entry_points.def"
-#undef SERVED
-#undef COUNTED
-#undef MEASURED
-#undef FORWARDED
   return out;
 }
 

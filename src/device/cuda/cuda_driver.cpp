@@ -169,7 +169,6 @@ result<const cuda_driver*> resolve_cuda_driver(void* get_proc_address_v2) {
 #define DRIVER(member, name, asked, type, since) \
   if (!resolve(ask, table->member, name, asked) && (since)) missing += missing.empty() ? name : ", " name;
 #include "cuda_driver.def"
-#undef DRIVER
   if (table->driver_get_version && table->driver_get_version(&table->version) != CUDA_SUCCESS) table->version = 0;
   if (table->version != 0 && table->version < oldest_driver_version) {
     return status{errc::device_error, fmt::format("the CUDA driver supports CUDA {}; expected {} or later: update it",

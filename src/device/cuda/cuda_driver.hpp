@@ -34,14 +34,12 @@ struct driver_function<CUresult(CUDAAPI*)(Arguments...)> {
 struct cuda_driver {
 #define DRIVER(member, name, version, type, since) driver_function<type> member;
 #include "cuda_driver.def"
-#undef DRIVER
   int version = 0;  ///< from cuDriverGetVersion: 12040 is 12.4
 
   [[nodiscard]] bool same_as(const cuda_driver& rhs) const noexcept {
 #define DRIVER(member, name, version, type, since) \
   if (member.call != rhs.member.call) return false;
 #include "cuda_driver.def"
-#undef DRIVER
     return version == rhs.version;
   }
 };

@@ -36,8 +36,7 @@ class cuda_device::entered {
     row.ready = true;
   }
   ~entered() { undo_.all(driver_); }
-  entered(const entered&) = delete;
-  entered& operator=(const entered&) = delete;
+  entered& operator=(entered&&) = delete;
 
   [[nodiscard]] bool ok() const noexcept { return why_.ok(); }
   [[nodiscard]] const status& why() const noexcept { return why_; }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <thread>
 
+#include "assign_or_return.hpp"
 #include "cuda_device.hpp"
 #include "cuda_entered.hpp"
 
@@ -71,11 +72,10 @@ result<fence> cuda_device::do_record(stream_ref stream) {
   if (is_legacy(stream) && driver_.ctx_record_event) return do_record_context();
   const entered scope{*this};
   if (!scope.ok()) return scope.why();
-  const result<CUevent> e = take_event();
-  if (!e) return e.why();
-  const CUresult done = driver_.event_record(*e, stream_of(stream));
-  if (done == CUDA_SUCCESS) return fence_of(*e);
-  keep_event(*e);
+  ASSIGN_OR_RETURN(const auto e, take_event());
+  const CUresult done = driver_.event_record(e, stream_of(stream));
+  if (done == CUDA_SUCCESS) return fence_of(e);
+  keep_event(e);
   return driver_status(driver_, driver_.event_record.name, done, fmt::format("on stream {}", stream.handle));
 }
 
@@ -83,11 +83,10 @@ result<fence> cuda_device::do_record_context() {
   const entered scope{*this};
   if (!scope.ok()) return scope.why();
   if (!driver_.ctx_record_event) return deferred_fence(deferred_.fetch_add(1, std::memory_order_acq_rel) + 1);
-  const result<CUevent> e = take_event();
-  if (!e) return e.why();
-  const CUresult done = driver_.ctx_record_event(context_.load(std::memory_order_acquire), *e);
-  if (done == CUDA_SUCCESS) return fence_of(*e);
-  keep_event(*e);
+  ASSIGN_OR_RETURN(const auto e, take_event());
+  const CUresult done = driver_.ctx_record_event(context_.load(std::memory_order_acquire), e);
+  if (done == CUDA_SUCCESS) return fence_of(e);
+  keep_event(e);
   return driver_status(driver_, driver_.ctx_record_event.name, done, fmt::format("on device {}", info_.ordinal));
 }
 
@@ -254,9 +253,8 @@ result<std::uint64_t> cuda_device::do_capture_id(stream_ref stream) {
 
 result<bool> cuda_device::do_is_blocking(stream_ref stream) {
   if (!driver_.stream_get_flags) return false;
-  const result<std::uint64_t> foreign = do_foreign_context(stream);
-  if (!foreign) return foreign.why();
-  if (*foreign != 0) return false;
+  ASSIGN_OR_RETURN(const auto foreign, do_foreign_context(stream));
+  if (foreign != 0) return false;
   const entered scope{*this};
   if (!scope.ok()) return scope.why();
   unsigned int flags = 0;

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "assign_or_return.hpp"
 #include "checked_mutex.hpp"
 #include "load_error.hpp"
 #include "text.hpp"
@@ -257,9 +258,8 @@ result<memory_info> nvml_memory_from(const nvml_table& nvml, const std::string& 
 }
 
 result<memory_info> nvml_memory(const std::string& uuid) {
-  const result<const nvml_table*> nvml = load_nvml();
-  if (!nvml) return nvml.why();
-  return nvml_memory_from(**nvml, uuid);
+  ASSIGN_OR_RETURN(const auto nvml, load_nvml());
+  return nvml_memory_from(*nvml, uuid);
 }
 
 std::vector<gpu_process> nvml_processes(const std::string& uuid) {
@@ -278,9 +278,8 @@ std::optional<std::uint64_t> nvml_own_bytes(const std::string& uuid) {
 }
 
 result<std::vector<gpu_usage>> gpu_usage_now() {
-  const result<const nvml_table*> nvml = load_nvml();
-  if (!nvml) return nvml.why();
-  return gpu_usage_from(**nvml);
+  ASSIGN_OR_RETURN(const auto nvml, load_nvml());
+  return gpu_usage_from(*nvml);
 }
 
 }  // namespace gpumem

@@ -100,6 +100,18 @@ struct sim_device::state {
     return due;
   }
 
+  /// Holds the lock for one call of a function of `part`: `locked(streams)->now_ns()`.
+  template <typename Part>
+  struct locked_part {
+    std::unique_lock<checked_mutex> lock;
+    Part* part;
+    Part* operator->() const noexcept { return part; }
+  };
+  template <typename Part>
+  locked_part<Part> locked(Part& part) {
+    return {std::unique_lock<checked_mutex>{mutex}, &part};
+  }
+
   const device_info info;
   const cost_table costs;
   const bool referee_on;
@@ -230,10 +242,7 @@ status sim_device::do_wait_stream(stream_ref waiter, fence fence) {
   return state_->call(device_call::wait_stream, [&] { return state_->streams.wait_stream(waiter, fence); });
 }
 
-void sim_device::do_drop(fence fence) noexcept {
-  const mutex_lock lock{state_->mutex};
-  state_->streams.drop(fence);
-}
+void sim_device::do_drop(fence fence) noexcept { state_->locked(state_->streams)->drop(fence); }
 
 result<std::uint64_t> sim_device::do_stream_id(stream_ref stream) {
   return state_->call(device_call::stream_id, [&] { return state_->streams.id(stream); });
@@ -258,62 +267,33 @@ status sim_device::do_synchronize() {
   });
 }
 
-stream_ref sim_device::create_stream(sim_stream kind) {
-  const mutex_lock lock{state_->mutex};
-  return state_->streams.create(kind);
-}
+stream_ref sim_device::create_stream(sim_stream kind) { return state_->locked(state_->streams)->create(kind); }
 
-status sim_device::destroy_stream(stream_ref stream) {
-  const mutex_lock lock{state_->mutex};
-  return state_->streams.destroy(stream);
-}
+status sim_device::destroy_stream(stream_ref stream) { return state_->locked(state_->streams)->destroy(stream); }
 
-status sim_device::begin_capture(stream_ref stream) {
-  const mutex_lock lock{state_->mutex};
-  return state_->streams.begin_capture(stream);
-}
+status sim_device::begin_capture(stream_ref stream) { return state_->locked(state_->streams)->begin_capture(stream); }
 
-status sim_device::end_capture(stream_ref stream) {
-  const mutex_lock lock{state_->mutex};
-  return state_->streams.end_capture(stream);
-}
+status sim_device::end_capture(stream_ref stream) { return state_->locked(state_->streams)->end_capture(stream); }
 
 void sim_device::invalidate_capture(stream_ref stream, std::string_view cause) {
-  const mutex_lock lock{state_->mutex};
-  state_->streams.invalidate(stream, cause);
+  state_->locked(state_->streams)->invalidate(stream, cause);
 }
 
 bool sim_device::capture_invalidated(stream_ref stream) const {
-  const mutex_lock lock{state_->mutex};
-  return state_->streams.is_invalidated(stream);
+  return state_->locked(state_->streams)->is_invalidated(stream);
 }
 
 // --- time and work -------------------------------------------------------------------------------------------
 
-std::uint64_t sim_device::now_ns() const noexcept {
-  const mutex_lock lock{state_->mutex};
-  return state_->streams.now_ns();
-}
+std::uint64_t sim_device::now_ns() const noexcept { return state_->locked(state_->streams)->now_ns(); }
 
-void sim_device::advance_to(std::uint64_t ns) noexcept {
-  const mutex_lock lock{state_->mutex};
-  state_->streams.advance_to(ns);
-}
+void sim_device::advance_to(std::uint64_t ns) noexcept { state_->locked(state_->streams)->advance_to(ns); }
 
-void sim_device::advance_by(std::uint64_t ns) noexcept {
-  const mutex_lock lock{state_->mutex};
-  state_->streams.advance_by(ns);
-}
+void sim_device::advance_by(std::uint64_t ns) noexcept { state_->locked(state_->streams)->advance_by(ns); }
 
-std::uint64_t sim_device::in_calls_ns() const noexcept {
-  const mutex_lock lock{state_->mutex};
-  return state_->streams.in_calls_ns();
-}
+std::uint64_t sim_device::in_calls_ns() const noexcept { return state_->locked(state_->streams)->in_calls_ns(); }
 
-result<std::uint64_t> sim_device::done_ns(fence fence) const {
-  const mutex_lock lock{state_->mutex};
-  return state_->streams.done_ns(fence);
-}
+result<std::uint64_t> sim_device::done_ns(fence fence) const { return state_->locked(state_->streams)->done_ns(fence); }
 
 // Work on an unknown stream does not run, like a failed launch.
 void sim_device::enqueue(stream_ref target_stream, std::uint64_t lag_ns) {
@@ -346,15 +326,9 @@ void sim_device::given_back(address begin) {
   state_->judge.given_back(begin);
 }
 
-std::uint64_t sim_device::hazard_count() const noexcept {
-  const mutex_lock lock{state_->mutex};
-  return state_->judge.hazard_count();
-}
+std::uint64_t sim_device::hazard_count() const noexcept { return state_->locked(state_->judge)->hazard_count(); }
 
-std::vector<hazard> sim_device::hazards() const {
-  const mutex_lock lock{state_->mutex};
-  return state_->judge.hazards();
-}
+std::vector<hazard> sim_device::hazards() const { return state_->locked(state_->judge)->hazards(); }
 
 // --- faults and neighbours -----------------------------------------------------------------------------------
 
@@ -365,33 +339,17 @@ void sim_device::fail_nth(device_call call, std::uint64_t ordinal, errc code) {
 }
 
 void sim_device::set_foreign_bytes(std::uint64_t bytes) noexcept {
-  const mutex_lock lock{state_->mutex};
-  state_->memory.set_foreign_bytes(bytes);
+  state_->locked(state_->memory)->set_foreign_bytes(bytes);
 }
 
-std::uint64_t sim_device::used_bytes() const noexcept {
-  const mutex_lock lock{state_->mutex};
-  return state_->memory.used_bytes();
-}
+std::uint64_t sim_device::used_bytes() const noexcept { return state_->locked(state_->memory)->used_bytes(); }
 
-std::uint64_t sim_device::peak_used_bytes() const noexcept {
-  const mutex_lock lock{state_->mutex};
-  return state_->memory.peak_used_bytes();
-}
+std::uint64_t sim_device::peak_used_bytes() const noexcept { return state_->locked(state_->memory)->peak_used_bytes(); }
 
-std::uint64_t sim_device::mapped_pages() const noexcept {
-  const mutex_lock lock{state_->mutex};
-  return state_->memory.mapped_pages();
-}
+std::uint64_t sim_device::mapped_pages() const noexcept { return state_->locked(state_->memory)->mapped_pages(); }
 
-std::uint64_t sim_device::remapped_pages() const noexcept {
-  const mutex_lock lock{state_->mutex};
-  return state_->memory.remapped_pages();
-}
+std::uint64_t sim_device::remapped_pages() const noexcept { return state_->locked(state_->memory)->remapped_pages(); }
 
-std::uint64_t sim_device::live_mappings() const noexcept {
-  const mutex_lock lock{state_->mutex};
-  return state_->memory.live_mappings();
-}
+std::uint64_t sim_device::live_mappings() const noexcept { return state_->locked(state_->memory)->live_mappings(); }
 
 }  // namespace gpumem

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <optional>
 
+#include "assign_or_return.hpp"
+
 namespace gpumem {
 namespace {
 
@@ -274,14 +276,13 @@ result<sim_memory::mapping_span> sim_memory::mappings_in(device_call call, addre
 }
 
 status sim_memory::set_access(address begin, std::uint64_t bytes) {
-  const result<mapping_span> span = mappings_in(device_call::set_access, begin, bytes);
-  if (!span) return span.why();
+  ASSIGN_OR_RETURN(const auto span, mappings_in(device_call::set_access, begin, bytes));
   if (live_mappings_ > mapping_ceiling) {
     return {errc::out_of_memory,
             fmt::format("set_access of {} bytes at {:#x}: {} pages are mapped, the device holds {}", bytes, begin,
                         live_mappings_, mapping_ceiling)};
   }
-  for (auto entry = span->first; entry != span->last; ++entry) {
+  for (auto entry = span.first; entry != span.last; ++entry) {
     if (entry->second.accessible) continue;
     if (host_) {
       const run& r = runs_.find(entry->second.run_id)->second;
@@ -294,15 +295,14 @@ status sim_memory::set_access(address begin, std::uint64_t bytes) {
 }
 
 status sim_memory::unmap(address begin, std::uint64_t bytes) {
-  const result<mapping_span> span = mappings_in(device_call::unmap, begin, bytes);
-  if (!span) return span.why();
-  for (auto entry = span->first; entry != span->last; ++entry) {
+  ASSIGN_OR_RETURN(const auto span, mappings_in(device_call::unmap, begin, bytes));
+  for (auto entry = span.first; entry != span.last; ++entry) {
     const std::uint64_t run_id = entry->second.run_id;
     --runs_.find(run_id)->second.mappings;
     give_run_back_if_unheld(run_id);
   }
   close_host(begin, bytes);
-  mappings_.erase(span->first, span->last);
+  mappings_.erase(span.first, span.last);
   accessible_.erase(begin, begin + bytes);
   live_mappings_ -= bytes / page_bytes_;
   return {};

@@ -6,7 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "bits.hpp"
 #include "mixed_bits.hpp"
 
 namespace gpumem::plan {

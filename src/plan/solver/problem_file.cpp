@@ -10,6 +10,7 @@
 #include <iterator>
 #include <vector>
 
+#include "assign_or_return.hpp"
 #include "text.hpp"
 
 namespace gpumem::plan {
@@ -56,9 +57,7 @@ result<problem> parse_problem(std::string_view text) {
     const std::string_view line = trimmed(text.substr(0, end > 0 && text[end - 1] == '\r' ? end - 1 : end));
     text.remove_prefix(std::min(end + 1, text.size()));
     if (!begun) {
-      const auto found = header(line);
-      if (!found) return found.why();
-      place = *found;
+      ASSIGN_OR_RETURN(place, header(line));
       begun = true;
       continue;
     }
@@ -92,9 +91,8 @@ result<std::string> read_text(const std::string& path) {
 }
 
 result<problem> read_problem(const std::string& path) {
-  const result<std::string> text = read_text(path);
-  if (!text) return text.why();
-  result<problem> buffers = parse_problem(*text);
+  ASSIGN_OR_RETURN(const auto text, read_text(path));
+  result<problem> buffers = parse_problem(text);
   status why = buffers ? check(*buffers) : buffers.why();
   if (!why) return status{why.code(), fmt::format("{}: {}", path, why.message())};
   return buffers;

@@ -57,7 +57,6 @@ TEST_F(CudaDriver, EveryNeededFunctionThatIsMissingIsNamed) {
   const row rows[] = {
 #define DRIVER(member, name, version, type, since) {name, since},
 #include "cuda_driver.def"
-#undef DRIVER
   };
   for (const row& r : rows) {
     const auto driver = driver_without(r.name);

@@ -26,7 +26,6 @@ std::vector<std::string> functions() {
   return {
 #define DRIVER(member, name, version, type, since) name,
 #include "cuda_driver.def"
-#undef DRIVER
   };
 }
 

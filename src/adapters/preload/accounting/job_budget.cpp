@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "assign_or_return.hpp"
 #include "checked_mutex.hpp"
 #include "process_settings.hpp"
 #include "shared_folder.hpp"
@@ -52,23 +53,18 @@ result<budget_of_process> open_budget(const device_info& info, const settings& o
   budget_of_process budget{.limit = on_device.limit, .group = nullptr};
   if (on_device.group.empty() && !in_job(on_device)) return budget;
   const std::uint64_t total = info.total_bytes;
-  const result<std::string> folder = shared_folder(on_device.shared_folder);
-  if (!folder) return folder.why();
+  ASSIGN_OR_RETURN(const auto folder, shared_folder(on_device.shared_folder));
   if (!in_job(on_device)) {
     const auto limit = on_device.group_limit ? std::optional{on_device.group_limit.resolve(total, free_bytes)}
                                              : std::optional<std::uint64_t>{};
-    result<std::shared_ptr<group_ledger>> joined = group_ledger::join(*folder, on_device.group, info.uuid, limit);
-    if (!joined) return joined.why();
-    budget.group = *std::move(joined);
+    ASSIGN_OR_RETURN(budget.group, group_ledger::join(folder, on_device.group, info.uuid, limit));
     return budget;
   }
   const std::uint64_t limit = on_device.job_limit.resolve(total, free_bytes);
   const std::uint64_t headroom = headroom_of(on_device, scope_of(on_device) == limit_scope::process);
   // process_budget::open refuses a limit below the headroom.
-  result<std::shared_ptr<group_ledger>> joined =
-      group_ledger::join_job(*folder, on_device.job, info.uuid, limit > headroom ? limit - headroom : limit);
-  if (!joined) return joined.why();
-  budget.group = *std::move(joined);
+  ASSIGN_OR_RETURN(budget.group, group_ledger::join_job(folder, on_device.job, info.uuid,
+                                                        limit > headroom ? limit - headroom : limit));
   keep_membership(budget.group);
   // The first process has resolved the share; resolving it again would take a share of the rest.
   if (budget.limit.unit == byte_limit::kind::of_free && budget.limit) {

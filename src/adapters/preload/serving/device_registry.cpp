@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "assign_or_return.hpp"
 #include "checked_mutex.hpp"
 #include "driver_calls.hpp"
 #include "gpumem/cuda_device.hpp"
@@ -82,10 +81,9 @@ status limit_everything(served_context& device, const settings& options) {
 /// Joins the group that the allocator has already joined.
 status join_group(served_context& device, const settings& options) {
   if (options.group.empty() || device.group != nullptr) return {};
-  const result<std::string> folder = shared_folder(options.shared_folder);
-  if (!folder) return folder.why();
+  ASSIGN_OR_RETURN(const auto folder, shared_folder(options.shared_folder));
   result<std::shared_ptr<group_ledger>> joined =
-      group_ledger::join(*folder, options.group, device.cuda_device->info().uuid, std::nullopt);
+      group_ledger::join(folder, options.group, device.cuda_device->info().uuid, std::nullopt);
   if (joined) device.group = *std::move(joined);
   return joined.why();
 }
@@ -97,10 +95,9 @@ status join_job(served_context& device, const settings& options, settings& of_po
   if (const CUresult e = driver_call<entry::mem_get_info>(&free_bytes, &total_bytes); e != CUDA_SUCCESS) {
     return driver_failed("cuMemGetInfo", e);
   }
-  result<budget_of_process> joined = open_budget(device.cuda_device->info(), options, free_bytes);
-  if (!joined) return joined.why();
-  device.group = std::move(joined->group);
-  of_pool.limit = joined->limit;
+  ASSIGN_OR_RETURN(auto joined, open_budget(device.cuda_device->info(), options, free_bytes));
+  device.group = std::move(joined.group);
+  of_pool.limit = joined.limit;
   of_pool.group = options.job;
   of_pool.group_limit = {};
   return {};
@@ -133,34 +130,30 @@ void note_missing_devices(const cuda_driver* driver) {
 }
 
 result<served_context*> open_device(int ordinal, CUdevice handle, CUcontext context) {
-  const result<settings> options = settings_of(ordinal);
-  if (!options) return options.why();
-  const result<const cuda_driver*> driver = inner_driver();
-  if (!driver) return driver.why();
-  note_missing_devices(*driver);
+  ASSIGN_OR_RETURN(const auto options, settings_of(ordinal));
+  ASSIGN_OR_RETURN(const auto driver, inner_driver());
+  note_missing_devices(driver);
   auto d = std::make_unique<served_context>();
   d->ordinal = ordinal;
   d->handle = handle;
   d->context = context;
-  result<std::unique_ptr<device>> cuda_device = open_cuda_device({.ordinal = ordinal, .driver = *driver});
-  if (!cuda_device) return cuda_device.why();
-  d->cuda_device = *std::move(cuda_device);
+  ASSIGN_OR_RETURN(auto cuda_device, open_cuda_device({.ordinal = ordinal, .driver = driver}));
+  d->cuda_device = std::move(cuda_device);
   for (const peer_access& p : all_peers()) {
     if (p.memory_of == context) let_peer_reach(*d, p.ordinal);
   }
   device* const devices[] = {d->cuda_device.get()};
-  settings of_pool = *options;
+  settings of_pool = options;
   of_pool.scope.reset();  // applied by this file; the allocator must not see it
-  if (in_job(*options)) {
-    if (status ok = join_job(*d, *options, of_pool); !ok) return ok;
+  if (in_job(options)) {
+    if (status ok = join_job(*d, options, of_pool); !ok) return ok;
   }
-  result<std::unique_ptr<pooled_allocator>> memory = pooled_allocator::open(devices, of_pool);
-  if (!memory) return memory.why();
-  d->memory = *std::move(memory);
-  d->dedicated = options->ipc;
+  ASSIGN_OR_RETURN(auto memory, pooled_allocator::open(devices, of_pool));
+  d->memory = std::move(memory);
+  d->dedicated = options.ipc;
   for (const logical_device& l : d->memory->devices()) d->limit_bytes += l.limit_bytes;
-  if (status ok = join_group(*d, *options); !ok) return ok;
-  if (status ok = limit_everything(*d, *options); !ok) return ok;
+  if (status ok = join_group(*d, options); !ok) return ok;
+  if (status ok = limit_everything(*d, options); !ok) return ok;
   for (CUstream* const s : {&d->alloc_stream, &d->free_stream}) {
     if (const CUresult e = calls()->stream_create(s, CU_STREAM_NON_BLOCKING); e != CUDA_SUCCESS) {
       return driver_failed("cuStreamCreate", e);
@@ -245,9 +238,8 @@ served_context* open_current(CUcontext context, CUresult* refusal) {
 /// keeps it until the process ends or resets it. Requires `opening`.
 status open_unused(int ordinal) {
   if (open_devices[ordinal].load(std::memory_order_relaxed) != nullptr) return {};
-  const result<settings> options = settings_of(ordinal);
-  if (!options) return options.why();
-  if (!takes_everything(*options)) return {};
+  ASSIGN_OR_RETURN(const auto options, settings_of(ordinal));
+  if (!takes_everything(options)) return {};
   const CUdevice handle{ordinal};  // a CUdevice is its ordinal
   CUcontext context = nullptr;
   if (const CUresult e = calls()->primary_retain(&context, handle); e != CUDA_SUCCESS) {

@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "entry_points.hpp"
 #include "gpumem/device.hpp"
@@ -100,8 +99,7 @@ class relaxed_capture {
  public:
   relaxed_capture() noexcept;
   ~relaxed_capture();
-  relaxed_capture(const relaxed_capture&) = delete;
-  relaxed_capture& operator=(const relaxed_capture&) = delete;
+  relaxed_capture& operator=(relaxed_capture&&) = delete;
 
  private:
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;

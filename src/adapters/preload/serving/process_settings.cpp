@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "device_registry.hpp"
 #include "gpumem/policy.hpp"
 #include "job_budget.hpp"

@@ -26,3 +26,15 @@ std::uint64_t identity_of(CUdeviceptr begin);
 void forget_identity(CUdeviceptr begin) noexcept;
 
 }  // namespace gpumem::preload
+
+/// Defines a function and its variant for --default-stream per-thread. The body uses `Streams`, what a null stream
+/// means.
+#define FOR_BOTH_NULL_STREAMS(function, parameters, ...)     \
+  CUresult CUDAAPI function parameters {                     \
+    constexpr null_stream Streams = null_stream::legacy;     \
+    return __VA_ARGS__;                                      \
+  }                                                          \
+  CUresult CUDAAPI function##_ptsz parameters {              \
+    constexpr null_stream Streams = null_stream::per_thread; \
+    return __VA_ARGS__;                                      \
+  }

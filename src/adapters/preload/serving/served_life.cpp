@@ -62,31 +62,14 @@ CUresult CUDAAPI stream_destroy_2(CUstream h_stream) {
   return driver_call<entry::stream_destroy_2>(h_stream);
 }
 
-CUresult CUDAAPI begin_capture(CUstream h_stream, CUstreamCaptureMode mode) {
-  return begin<entry::begin_capture, null_stream::legacy>(h_stream, mode);
-}
-CUresult CUDAAPI begin_capture_ptsz(CUstream h_stream, CUstreamCaptureMode mode) {
-  return begin<entry::begin_capture, null_stream::per_thread>(h_stream, mode);
-}
-CUresult CUDAAPI begin_capture_10(CUstream h_stream) {
-  return begin<entry::begin_capture_10, null_stream::legacy>(h_stream);
-}
-CUresult CUDAAPI begin_capture_10_ptsz(CUstream h_stream) {
-  return begin<entry::begin_capture_10, null_stream::per_thread>(h_stream);
-}
-CUresult CUDAAPI begin_capture_to_graph(CUstream h_stream, CUgraph graph, const CUgraphNode* nodes,
-                                        const CUgraphEdgeData* edges, std::size_t count, CUstreamCaptureMode mode) {
-  return begin<entry::begin_capture_to_graph, null_stream::legacy>(h_stream, graph, nodes, edges, count, mode);
-}
-CUresult CUDAAPI begin_capture_to_graph_ptsz(CUstream h_stream, CUgraph graph, const CUgraphNode* nodes,
-                                             const CUgraphEdgeData* edges, std::size_t count,
-                                             CUstreamCaptureMode mode) {
-  return begin<entry::begin_capture_to_graph, null_stream::per_thread>(h_stream, graph, nodes, edges, count, mode);
-}
-CUresult CUDAAPI end_capture(CUstream h_stream, CUgraph* graph) { return end<null_stream::legacy>(h_stream, graph); }
-CUresult CUDAAPI end_capture_ptsz(CUstream h_stream, CUgraph* graph) {
-  return end<null_stream::per_thread>(h_stream, graph);
-}
+FOR_BOTH_NULL_STREAMS(begin_capture, (CUstream h_stream, CUstreamCaptureMode mode),
+                      begin<entry::begin_capture, Streams>(h_stream, mode))
+FOR_BOTH_NULL_STREAMS(begin_capture_10, (CUstream h_stream), begin<entry::begin_capture_10, Streams>(h_stream))
+FOR_BOTH_NULL_STREAMS(begin_capture_to_graph,
+                      (CUstream h_stream, CUgraph graph, const CUgraphNode* nodes, const CUgraphEdgeData* edges,
+                       std::size_t count, CUstreamCaptureMode mode),
+                      begin<entry::begin_capture_to_graph, Streams>(h_stream, graph, nodes, edges, count, mode))
+FOR_BOTH_NULL_STREAMS(end_capture, (CUstream h_stream, CUgraph* graph), end<Streams>(h_stream, graph))
 
 CUresult CUDAAPI ctx_destroy(CUcontext context) { return destroy<entry::ctx_destroy>(context); }
 CUresult CUDAAPI ctx_destroy_2(CUcontext context) { return destroy<entry::ctx_destroy_2>(context); }

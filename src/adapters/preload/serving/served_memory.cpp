@@ -1,6 +1,4 @@
 // cudaMalloc/cudaFree, with the implicit synchronization that programs rely on, and their stream-ordered forms.
-#include <algorithm>
-#include <bit>
 #include <optional>
 #include <vector>
 
@@ -262,23 +260,11 @@ CUresult CUDAAPI mem_free(CUdeviceptr dptr) {
       dptr, [dptr](served_context& device) { return free_behind_everything(device, dptr); }, driver);
 }
 
-CUresult CUDAAPI mem_alloc_async(CUdeviceptr* dptr, std::size_t bytes, CUstream h_stream) {
-  return alloc_async<entry::mem_alloc_async, null_stream::legacy>(dptr, bytes, h_stream);
-}
-CUresult CUDAAPI mem_alloc_async_ptsz(CUdeviceptr* dptr, std::size_t bytes, CUstream h_stream) {
-  return alloc_async<entry::mem_alloc_async, null_stream::per_thread>(dptr, bytes, h_stream);
-}
-CUresult CUDAAPI mem_alloc_from_pool(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUstream h_stream) {
-  return alloc_async<entry::mem_alloc_from_pool, null_stream::legacy>(dptr, bytes, h_stream, pool);
-}
-CUresult CUDAAPI mem_alloc_from_pool_ptsz(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUstream h_stream) {
-  return alloc_async<entry::mem_alloc_from_pool, null_stream::per_thread>(dptr, bytes, h_stream, pool);
-}
-CUresult CUDAAPI mem_free_async(CUdeviceptr dptr, CUstream h_stream) {
-  return free_async<null_stream::legacy>(dptr, h_stream);
-}
-CUresult CUDAAPI mem_free_async_ptsz(CUdeviceptr dptr, CUstream h_stream) {
-  return free_async<null_stream::per_thread>(dptr, h_stream);
-}
+FOR_BOTH_NULL_STREAMS(mem_alloc_async, (CUdeviceptr * dptr, std::size_t bytes, CUstream h_stream),
+                      alloc_async<entry::mem_alloc_async, Streams>(dptr, bytes, h_stream))
+FOR_BOTH_NULL_STREAMS(mem_alloc_from_pool,
+                      (CUdeviceptr * dptr, std::size_t bytes, CUmemoryPool pool, CUstream h_stream),
+                      alloc_async<entry::mem_alloc_from_pool, Streams>(dptr, bytes, h_stream, pool))
+FOR_BOTH_NULL_STREAMS(mem_free_async, (CUdeviceptr dptr, CUstream h_stream), free_async<Streams>(dptr, h_stream))
 
 }  // namespace gpumem::preload

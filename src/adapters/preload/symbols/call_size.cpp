@@ -19,12 +19,12 @@ std::uint64_t bytes_of(CUarray_format format) {
 
 }  // namespace
 
-std::uint64_t price_of_array(const CUDA_ARRAY_DESCRIPTOR& descriptor) {
-  return price_of_bytes(descriptor.Width * std::max<std::size_t>(descriptor.Height, 1) *
-                        std::max(descriptor.NumChannels, 1U) * bytes_of(descriptor.Format));
+std::uint64_t array_bytes(const CUDA_ARRAY_DESCRIPTOR& descriptor) {
+  return driver_bytes(descriptor.Width * std::max<std::size_t>(descriptor.Height, 1) *
+                      std::max(descriptor.NumChannels, 1U) * bytes_of(descriptor.Format));
 }
 
-std::uint64_t price_of_array(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned int levels) {
+std::uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned int levels) {
   if ((descriptor.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) return 0;
   std::uint64_t bytes = 0;
   std::size_t width = descriptor.Width;
@@ -37,12 +37,12 @@ std::uint64_t price_of_array(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned
     height = std::max<std::size_t>(height / 2, 1);
     if (!layered) depth = std::max<std::size_t>(depth / 2, 1);
   }
-  return price_of_bytes(bytes);
+  return driver_bytes(bytes);
 }
 
-call_size price_of_node(const CUDA_MEM_ALLOC_NODE_PARAMS& node_params) {
+call_size node_size(const CUDA_MEM_ALLOC_NODE_PARAMS& node_params) {
   if (node_params.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return {};
-  return {price_of_bytes(node_params.bytesize), node_params.poolProps.location.id};
+  return {driver_bytes(node_params.bytesize), node_params.poolProps.location.id};
 }
 
 }  // namespace gpumem::preload

@@ -38,12 +38,7 @@ const row rows[] = {
   {#name, version, #symbol, PASSED_##streams(function, accounting::counted)},
 #define MEASURED(function, name, version, symbol, streams, why) \
   {#name, version, #symbol, PASSED_##streams(function, accounting::measured)},
-#define FORWARDED(symbol, why)
 #include "entry_points.def"
-#undef SERVED
-#undef COUNTED
-#undef MEASURED
-#undef FORWARDED
 };
 constexpr std::size_t row_count = static_cast<std::size_t>(entry::count_);
 static_assert(std::size(rows) == row_count);

@@ -4,12 +4,9 @@
 // the table itself is constant. Any thread.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "driver_file.hpp"
 
@@ -30,14 +27,7 @@ using PFN_cuGraphInstantiate_v12000 = PFN_cuGraphInstantiateWithFlags_v11040;
 
 enum class entry : std::size_t {
 #define SERVED(function, name, version, symbol, streams, why) function,
-#define COUNTED SERVED
-#define MEASURED SERVED
-#define FORWARDED(symbol, why)
 #include "entry_points.def"
-#undef SERVED
-#undef COUNTED
-#undef MEASURED
-#undef FORWARDED
   count_
 };
 
@@ -48,14 +38,7 @@ struct signature;
   struct signature<entry::function> {                         \
     using type = PFN_##name##_v##version;                     \
   };
-#define COUNTED SERVED
-#define MEASURED SERVED
-#define FORWARDED(symbol, why)
 #include "entry_points.def"
-#undef SERVED
-#undef COUNTED
-#undef MEASURED
-#undef FORWARDED
 
 /// The default stream that a null stream means in the variant of a function that the program calls.
 enum class null_stream : std::uint8_t { legacy, per_thread };
@@ -81,13 +64,7 @@ void* substitute(const char* name, void* found) noexcept;
 #define DECLARE_per_thread(function, type) std::remove_pointer_t<type> function, function##_ptsz;
 #define SERVED(function, name, version, symbol, streams, why) DECLARE_##streams(function, PFN_##name##_v##version)
 #define COUNTED(function, name, version, symbol, streams, why)
-#define MEASURED COUNTED
-#define FORWARDED(symbol, why)
 #include "entry_points.def"
-#undef SERVED
-#undef COUNTED
-#undef MEASURED
-#undef FORWARDED
 #undef DECLARE_plain
 #undef DECLARE_per_thread
 

@@ -41,9 +41,9 @@ struct forwarded_call;
 
 template <entry E, null_stream N, typename... Arguments>
 struct forwarded_call<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
-  static CUresult CUDAAPI call(Arguments... arguments) { return charged(false, pricing<E>::kind, arguments...); }
+  static CUresult CUDAAPI call(Arguments... arguments) { return charged(false, key_kind<E>, arguments...); }
   /// Replaces a cudaMalloc with a driver allocation of its own.
-  static CUresult dedicated(Arguments... arguments) { return charged(true, pricing<E>::kind, arguments...); }
+  static CUresult dedicated(Arguments... arguments) { return charged(true, key_kind<E>, arguments...); }
   /// For a stream that captures: the graph owns the memory, and no free returns it.
   static CUresult of_graph(Arguments... arguments) { return charged(false, kept_as::graph, arguments...); }
 
@@ -51,7 +51,7 @@ struct forwarded_call<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...
   static CUresult charged(bool dedicated, kept_as kind, Arguments... arguments) {
     std::shared_lock together{counting(), std::defer_lock};
     if (limits_process()) together.lock();
-    const call_size asked = pricing<E>::of(arguments...);
+    const call_size asked = size_of_call(arguments...);
     const charge paid = charge_for(asked, dedicated);
     if (!paid.granted) {
       if (paid.ordinal >= 0) note_refused_call(paid.ordinal, asked.bytes, true);
@@ -59,7 +59,7 @@ struct forwarded_call<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...
     }
     const CUresult e = tried_twice<E, N>(arguments...);
     if (e == CUDA_SUCCESS) {
-      keep_receipt(paid, kind, paid.ordinal >= 0 ? pricing<E>::given(arguments...) : 0, ends_with_context<E>);
+      keep_receipt(paid, kind, paid.ordinal >= 0 ? receipt_key(arguments...) : 0, ends_with_context<E>);
     } else {
       refund({paid.ordinal, paid.bytes});
     }
