@@ -16,6 +16,7 @@
 #include "equivalents.hpp"
 #include "host_scope.hpp"
 #include "operation_kinds.hpp"
+#include "original_kernel.hpp"
 #include "random_values.hpp"
 
 namespace gpumem::values {
@@ -29,7 +30,7 @@ inline thread_local const std::vector<const void*>* changed_by_list = nullptr;
 class computed_operation final : public c10::OperatorKernel {
  public:
   explicit computed_operation(const c10::OperatorHandle& operation)
-      : original_{operation.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA)},
+      : original_{kernel_for_cards(operation)},
         kind_{kind_of(operation.schema().name())},
         equivalent_{equivalent_of(operation.schema().name())},
         on_host_{equivalent_ != nullptr || operation.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)},
@@ -377,7 +378,7 @@ class computed_operation final : public c10::OperatorKernel {
     }
   }
 
-  c10::SafeKernelFunction original_;
+  original_kernel original_;
   operation_kind kind_;
   equivalent equivalent_;
   std::atomic<bool> on_host_;

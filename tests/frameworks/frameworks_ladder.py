@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""TensorFlow, JAX and Numba on the simulated card, step by step, each with a result that is known beforehand.
+"""TensorFlow, JAX, Numba and ONNX Runtime on the simulated card, step by step, each with a result that is known beforehand.
 
     gpumem simulate --card h100 -- python3 tests/frameworks/frameworks_ladder.py STEP
 
@@ -227,6 +227,35 @@ def numba_compiles_and_launches():
     add[8, 128, stream](there)
     stream.synchronize()
     return "a kernel through NVVM and the driver's linker, on a stream of its own"
+
+
+# --- ONNX Runtime -----------------------------------------------------------------------------------------------------
+
+
+@step
+def onnxruntime_multiplies():
+    import numpy
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    onnxruntime.set_default_logger_severity(3)
+    side = 4096
+    zeros = numpy.zeros((side, side), numpy.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["r"]),
+         helper.make_node("MatMul", ["r", "w"], ["y"])], "layers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, zeros.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, zeros.shape)],
+        [helper.make_tensor("w", TensorProto.FLOAT, zeros.shape, zeros.tobytes(), raw=True)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
+    assert session.get_providers()[0] == "CUDAExecutionProvider", session.get_providers()
+    before = memory()[0]
+    session.run(None, {"x": zeros})
+    after = memory()[0]
+    each = zeros.nbytes // MIB
+    assert after - before >= 2 * each, f"{after - before} MiB more; expected {2 * each} or more: the input and a result"
+    return f"{before} MiB with {each} of weights, {after} after a run, ONNX Runtime {onnxruntime.__version__}"
 
 
 # --- CuPy -------------------------------------------------------------------------------------------------------------

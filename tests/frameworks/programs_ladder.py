@@ -178,6 +178,31 @@ def fsdp2_eight_ranks():
     return f"{ranks} ranks, {peak()}"
 
 
+def trained_by_deepspeed(stage):
+    import deepspeed
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
+    config = {"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": True}, "zero_optimization": {"stage": stage},
+              "zero_allow_untested_optimizer": True}
+    engine = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters()), config=config)[0]
+    for _ in range(2):
+        loss = engine(torch.randn(4, 512, device="cuda", dtype=torch.bfloat16)).float().pow(2).mean()
+        engine.backward(loss)
+        engine.step()
+    return f"{torch.distributed.get_world_size()} ranks, {peak()}"
+
+
+@step
+def deepspeed_zero2():
+    return trained_by_deepspeed(2)
+
+
+@step
+def deepspeed_zero3():
+    return trained_by_deepspeed(3)
+
+
 @step
 def diffusers_training():
     from diffusers import DDPMScheduler, UNet2DModel
