@@ -68,7 +68,8 @@ class place {
  public:
   place() : folder_{fs::temp_directory_path() / ("gpumem_commands_" + std::to_string(::getpid()))} {
     fs::create_directories(folder_);
-    const std::string shorten = "gzip -dc bench/traces/serve.csv.gz | head -n 2001 | gzip >'" + folder_.string() + "/run.csv.gz'";
+    const std::string shorten =
+        "gzip -dc bench/traces/serve.csv.gz | head -n 2001 | gzip >'" + folder_.string() + "/run.csv.gz'";
     if (std::system(shorten.c_str()) != 0) throw std::runtime_error{shorten + " failed"};
     std::ofstream{folder_ / "run.pickle", std::ios::binary} << bench::pickled::small_snapshot();
   }
