@@ -272,7 +272,7 @@ CUresult CUDAAPI cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
     if (done > e.context->device->sim->now_ns()) return CUDA_ERROR_NOT_READY;
     passed_ns[i] = std::max(done, e.recorded_ns);  // an idle stream reaches the event when it is recorded
   }
-  *ms = (static_cast<float>(passed_ns[1]) - static_cast<float>(passed_ns[0])) * 1e-6F;
+  *ms = static_cast<float>(static_cast<std::int64_t>(passed_ns[1] - passed_ns[0])) * 1e-6F;
   return CUDA_SUCCESS;
 }
 

@@ -9,7 +9,7 @@ namespace gpumem::values {
 
 auto& definition_of(const c10::OperatorHandle& operation);
 
-/// Gives `definition_of` the operation's private definition, which an explicit instantiation may name.
+/// Defines `definition_of`. The explicit instantiation below may name the private member `operatorDef_`.
 template <auto Definition>
 struct definition_access {
   friend auto& definition_of(const c10::OperatorHandle& operation) { return *(operation.*Definition); }

@@ -82,6 +82,9 @@ TEST_F(SimcudaPrograms, RegisteredHostMemoryIsPinned) {
   EXPECT_EQ(cuMemHostUnregister(own.data()), CUDA_SUCCESS);
   EXPECT_EQ(type(0), 0U);
   EXPECT_EQ(cuMemHostUnregister(own.data()), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  const char* text = nullptr;
+  EXPECT_EQ(cuGetErrorString(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, &text), CUDA_SUCCESS);
+  EXPECT_STREQ(text, "pointer does not correspond to a registered memory region");
 }
 
 TEST_F(SimcudaPrograms, PointersAreKnownByTheirAllocation) {
@@ -309,6 +312,14 @@ TEST_F(SimcudaPrograms, EventsMeasureTheWorkBetweenThem) {
   EXPECT_EQ(cuEventElapsedTime(&ms, begin, end), CUDA_SUCCESS);
   EXPECT_NEAR(ms, 2.0F, 0.01F);
   EXPECT_EQ(cuEventElapsedTime(&ms, begin, untimed), CUDA_ERROR_INVALID_HANDLE);
+  // As exactly after a thousand seconds, whose nanoseconds a float does not hold.
+  simcuda::use(s, 1'000'000'000'000, at, 4 * mib);
+  ASSERT_EQ(cuEventRecord(begin, s), CUDA_SUCCESS);
+  simcuda::use(s, 10'000, at, 4 * mib);
+  ASSERT_EQ(cuEventRecord(end, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventSynchronize(end), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventElapsedTime(&ms, begin, end), CUDA_SUCCESS);
+  EXPECT_NEAR(ms, 0.01F, 0.001F);
 }
 
 TEST_F(SimcudaPrograms, AGraphCopiesAndCallsAtEachLaunch) {
