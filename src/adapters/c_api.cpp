@@ -68,8 +68,7 @@ gpumem_code gpumem_default(gpumem_allocator** allocator) {
     if (allocator == nullptr) return null_argument("allocator");
     *allocator = nullptr;
     ASSIGN_OR_RETURN(const auto found, gpumem::default_allocator());
-    static auto* const handle = new gpumem_allocator;  // never destroyed
-    handle->allocator = found;
+    static auto* const handle = new gpumem_allocator{{}, {}, found};  // never destroyed
     *allocator = handle;
     return {};
   });

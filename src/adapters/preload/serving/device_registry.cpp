@@ -74,8 +74,9 @@ status limit_everything(served_context& device, const settings& options) {
   const status opened =
       device.account.open(device.memory.get(), device.limit_bytes, headroom_of(options, device.whole_process),
                           used > counted ? used - counted : 0, device.group.get());
-  now_served(device);
-  return opened ? job_can_hold(options, device.group.get()) : opened;
+  const status held = opened ? job_can_hold(options, device.group.get()) : opened;
+  if (held) now_served(device);  // a device that fails is destroyed, and the account before it goes on
+  return held;
 }
 
 /// Joins the group that the allocator has already joined.
