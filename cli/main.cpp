@@ -1,5 +1,5 @@
 // The program `gpumem`. Exit status: 0; 1 if a requirement is missing; 2 for a usage error, with one line that names
-// the expected form. `run` passes on the command's own status.
+// the expected form. `run` and `simulate` pass on the command's own status.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -63,6 +63,7 @@ int run(int argc, char** argv) {
     for (const auto& [name, perform] : commands) {
       if (name == options.subcommand) return perform(options);
     }
+    print_error("gpumem: the subcommand '{}' is missing from the program's table\n", options.subcommand);
   } catch (const std::exception& e) {
     print_error("gpumem: {}{}\n", rank_prefix(), printable(e.what(), 8192));
   }

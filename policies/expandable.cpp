@@ -67,8 +67,8 @@ class expandable final : public policy {
   /// Adds 20 times the moved bytes to the slack: pages that moved once tend to move again, which costs more.
   static constexpr double slack_for_moved = 20;
   static constexpr double most_slack_for_moved = 0.4;
-  /// Bytes made ahead of demand: enough that the calls cost less than the pages. Nothing while one page is enough for
-  /// all live blocks: the small blocks in it would divide the rest, and a large request would not fit there.
+  /// Bytes made ahead of a rising demand: enough that the calls cost less than the pages. Nothing while one page holds
+  /// all live blocks: small blocks would divide the pages ahead, and a later large request would not fit there.
   static constexpr double ahead_share = 0.005;
   static constexpr std::uint64_t least_ahead = 20 * mib;
   static constexpr std::uint64_t most_ahead = 64 * mib;

@@ -117,7 +117,7 @@ stream_cache* block_cache::cache_for(thread_cache& mine, const cached_stream& st
   }
 }
 
-// The bin for that size, in use; first returns its blocks of another size.
+// An open bin for blocks of `units`. Large sizes share bins, so blocks of another size leave the bin first.
 stream_cache::bin& block_cache::bin_for(thread_cache& mine, stream_cache& stream, std::uint32_t units) noexcept {
   stream_cache::bin& bin = stream.bin_of(units);
   if (bin.units != units) empty(mine, stream, bin);

@@ -9,7 +9,7 @@
 
 namespace gpumem {
 
-// Whether a fence may name the slot's stream at any time.
+// Whether the stream's handle stays valid, so that a fence can be recorded on it at any time.
 bool stream_order::can_record_on_handle(const stream_slot& slot) const noexcept {
   return !slot.ended && slot.represents == stream_slot::kind::stream && keys_.stays_valid(slot.stream);
 }
@@ -61,7 +61,7 @@ result<fence> stream_order::record_on_device(const unrecorded_fence& unrecorded)
   });
 }
 
-// While one record blocks its thread, the streams of later fences may end or capture.
+// Another thread may end the stream or begin a capture while an earlier record blocks, so both are checked again.
 bool stream_order::begin_handle_call(const unrecorded_fence& unrecorded) noexcept {
   if (!unrecorded.by_stream) return true;
   stream_slot& slot = slots_[fences_[unrecorded.fence].order];
