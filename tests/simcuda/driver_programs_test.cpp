@@ -314,6 +314,7 @@ TEST_F(SimcudaPrograms, EventsMeasureTheWorkBetweenThem) {
   EXPECT_EQ(cuEventElapsedTime(&ms, begin, untimed), CUDA_ERROR_INVALID_HANDLE);
   // As exactly after a thousand seconds, whose nanoseconds a float does not hold.
   simcuda::use(s, 1'000'000'000'000, at, 4 * mib);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
   ASSERT_EQ(cuEventRecord(begin, s), CUDA_SUCCESS);
   simcuda::use(s, 10'000, at, 4 * mib);
   ASSERT_EQ(cuEventRecord(end, s), CUDA_SUCCESS);
