@@ -3,8 +3,8 @@
 
 #include <utility>
 
-/// Declares a variable with the value of a result, or returns the result's status:
-/// `ASSIGN_OR_RETURN(const auto row, parse_policy_row(text));`
+/// Assigns a result's value to a new or an existing variable, or returns the result's status. Use it in a block with
+/// braces, once a line: `ASSIGN_OR_RETURN(const auto row, parse_policy_row(text));`
 #define ASSIGN_OR_RETURN(declaration, ...) GPUMEM_ASSIGN_AT(__LINE__, declaration, __VA_ARGS__)
 #define GPUMEM_ASSIGN_AT(line, declaration, ...) GPUMEM_ASSIGN_AS(step_of_line_, line, declaration, __VA_ARGS__)
 #define GPUMEM_ASSIGN_AS(prefix, line, declaration, ...) \

@@ -27,8 +27,8 @@ void forget_identity(CUdeviceptr begin) noexcept;
 
 }  // namespace gpumem::preload
 
-/// Defines a function and its variant for --default-stream per-thread. The body uses `Streams`, what a null stream
-/// means.
+/// Defines a function and its variant for --default-stream per-thread. In the body, `Streams` says which stream a null
+/// handle names.
 #define FOR_BOTH_NULL_STREAMS(function, parameters, ...)     \
   CUresult CUDAAPI function parameters {                     \
     constexpr null_stream Streams = null_stream::legacy;     \
