@@ -197,11 +197,6 @@ class device {
   result<fence> record_foreign(std::uint64_t context) noexcept try { return do_record_foreign(context); } catch (...) {
     return status::of_current_exception();
   }
-  /// True if the device's legacy stream waits for this created stream, that is, if the stream is blocking and belongs
-  /// to the device's own context. Requires that the stream exists.
-  result<bool> is_blocking(stream_ref stream) noexcept try { return do_is_blocking(stream); } catch (...) {
-    return status::of_current_exception();
-  }
   /// True while any blocking stream of the device's own context captures. Invalidates no capture and needs no stream
   /// handle. `unsupported` if the device cannot tell.
   result<bool> blocking_stream_captures() noexcept try { return do_blocking_stream_captures(); } catch (...) {
@@ -210,7 +205,8 @@ class device {
   /// Returns the fence to the device's pool; never fails and makes no driver call that can block.
   void drop(fence fence) noexcept { do_drop(fence); }
 
-  /// An id that no later stream repeats, even one with the same handle.
+  /// An id that no later stream repeats, even one with the same handle. Requires that a created stream is part of no
+  /// capture, which the question would invalidate.
   result<std::uint64_t> stream_id(stream_ref stream) {
     return call(device_call::stream_id, [&] { return do_stream_id(stream); });
   }
@@ -273,7 +269,6 @@ class device {
   virtual result<fence> do_record_foreign(std::uint64_t /*context*/) {
     return status{errc::unsupported, "this device knows no other contexts"};
   }
-  virtual result<bool> do_is_blocking(stream_ref /*stream*/) { return false; }
   virtual result<bool> do_blocking_stream_captures() {
     return status{errc::unsupported, "this device does not tell which streams capture"};
   }

@@ -135,6 +135,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, 
 CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned int* flags) {
   SIMCUDA_ENTER("cuStreamGetFlags");
   SIMCUDA_FIND_STREAM(s, device, handle);
+  if (const CUresult e = refuse_while_capturing(*s); e != CUDA_SUCCESS) return e;
   *flags = s->flags;
   return CUDA_SUCCESS;
 }

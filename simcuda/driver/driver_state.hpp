@@ -367,6 +367,9 @@ CUresult unsafe_call();
 /// Returns an error if the stream cannot take work: its capture is invalid, or it is the legacy stream and a blocking
 /// stream of its context captures.
 CUresult ready_for_work(CUstream_st& stream);
+/// For questions that a driver refuses about a stream that captures. It invalidates the capture then (seen on an H100,
+/// driver 580.159: bench/results/h100).
+CUresult refuse_while_capturing(CUstream_st& stream);
 /// Whether a blocking stream of the legacy stream's context captures.
 bool implicit_capture(const CUstream_st& legacy);
 void invalidate(CUstream_st& of_capture);

@@ -121,6 +121,7 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
 CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
   SIMCUDA_ENTER("cuStreamGetId");
   SIMCUDA_FIND_STREAM(s, device, handle);
+  if (const CUresult e = refuse_while_capturing(*s); e != CUDA_SUCCESS) return e;
   if (const auto asked = device->sim->stream_id(s->sim); !asked) return error_of(asked.why());
   *id = s->id;
   return CUDA_SUCCESS;

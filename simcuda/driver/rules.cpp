@@ -101,6 +101,13 @@ CUresult ready_for_work(CUstream_st& stream) {
   return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
+CUresult refuse_while_capturing(CUstream_st& stream) {
+  if (stream.graph == nullptr) return CUDA_SUCCESS;
+  if (invalidated(stream)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  invalidate(stream);
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
 // --- memory of other devices ----------------------------------------------------------------------------------------
 
 // cuMemSetAccess: "Given the virtual address range via ptr and size, and the locations in the array given by desc and

@@ -122,6 +122,7 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
   made.number = next_number_;
   made.noticed_on = noticed_on;
   made.device_id = device_id;
+  made.may_block = noticed_on == nullptr;
   made.stream = stream;
   made.parts.reserve(pools_.size());
   made.elsewhere.reserve(pools_.size());
@@ -131,9 +132,7 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
   const capture_effect effect = noticed_on != nullptr ? capture_effect::noticed : capture_effect::announced;
   bool foreign = false;
   if (noticed_on != nullptr) {
-    const result<bool> blocking = noticed_on->is_blocking(stream);
     const result<std::uint64_t> context = noticed_on->foreign_context(stream);
-    made.blocking = blocking && *blocking;
     foreign = context && *context != 0;
   }
   const status ok = at_each_that_knows(
@@ -144,6 +143,15 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
         return {};
       });
   if (!ok) return ok;
+  // The driver refuses to tell a capturing stream's flags. If no blocking stream captures, this one is none; if one does,
+  // and no other capture that gpumem knows of may be on it, it is this one.
+  if (noticed_on != nullptr && !foreign) {
+    const result<bool> any = noticed_on->blocking_stream_captures();
+    made.may_block = any && *any;
+    made.blocking = made.may_block && std::ranges::none_of(open_, [&](const open_capture& other) {
+      return other.may_block && (other.noticed_on == nullptr || other.noticed_on == noticed_on);
+    });
+  }
   // Pools of other devices may hold blocks that this device's streams use, and would record fences on these streams. A
   // stream of another context may even belong to one of those devices.
   for (const logical_pool& p : pools_) {
@@ -194,31 +202,31 @@ void captures::close_blocking(device& gpu) {
 }
 
 // Notes a current capture first, so that releasing destroyed graphs does not invalidate it.
-status captures::follow(const logical_pool& slot, const request& asking, bool asks) {
+result<std::optional<std::uint64_t>> captures::follow(const logical_pool& slot, const request& asking, bool asks) {
   const stream_ref stream = asking.stream;
   std::uint64_t current = 0;
+  std::optional<std::uint64_t> key;
   if (asks) {
     ASSIGN_OR_RETURN(current, slot.device->capture_id(stream));
-  }
-  std::uint64_t key = 0;
-  if (current != 0 || any_open()) {
+    ASSIGN_OR_RETURN(key, slot.pool->streams().key_of(stream, current != 0));
+  } else if (any_open()) {
     ASSIGN_OR_RETURN(key, slot.pool->streams().key_of(stream));
   }
   if (asks && (current != 0 || any_open())) {
     const mutex_lock lock{mutex_};
-    if (status noted = notice(slot, stream, key, current); !noted) return noted;
+    if (status noted = notice(slot, stream, *key, current); !noted) return noted;
   }
   release_gone();
-  if (!any_open()) return {};
+  if (!key || !any_open()) return key;
   const mutex_lock lock{mutex_};
-  const auto open = find(*slot.pool, key);
-  if (open == open_.end()) return {};
+  const auto open = find(*slot.pool, *key);
+  if (open == open_.end()) return key;
   open->reported = open->reported || asking.reports_capture_end;
   if (!open->watched) {
     const auto number = std::make_shared<std::list<std::uint64_t>>(1, open->number);
     open->watched = slot.device->watch_graph(stream, [to = gone_, number] { to->put(*number); }).ok();
   }
-  return {};
+  return key;
 }
 
 // `current` is the id of the stream's current capture; 0 for none.
@@ -233,7 +241,11 @@ status captures::notice(const logical_pool& slot, stream_ref stream, std::uint64
     }
     return open(stream, slot.device, current);
   }
-  if (ended) close(known);
+  if (ended) {
+    close(known);
+  } else if (current == 0 && is_created(stream)) {  // while it captured, the stream may have had another key (`key_while_capturing`)
+    close_where([&](const open_capture& capture) { return capture.noticed_on == slot.device && capture.stream == stream; });
+  }
   close_blocking(*slot.device);
   return {};
 }

@@ -12,6 +12,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,8 +38,9 @@ class captures {
   /// without a query of the device.
   [[nodiscard]] bool busy() const noexcept { return any_open() || gone_->any(); }
   /// Called before an allocation. If `asks`, queries the device and notes captures that began or ended since the last
-  /// allocation. Watches the graph of an open capture and releases destroyed graphs.
-  status follow(const logical_pool& slot, const request& asking, bool asks);
+  /// allocation. Watches the graph of an open capture and releases destroyed graphs. Returns the stream's key, if that
+  /// took it.
+  result<std::optional<std::uint64_t>> follow(const logical_pool& slot, const request& asking, bool asks);
   /// Called before the pool returns memory. Ends captures of the device that are over, if gpumem can tell without a
   /// stream's handle: the graph is destroyed, or no blocking stream captures any more.
   void settle(device& gpu);
@@ -63,7 +65,8 @@ class captures {
     device* noticed_on = nullptr;  // null if the program announced it, which names no device
     std::uint64_t device_id = 0;   // 0 if the program announced it
     stream_ref stream;             // does not identify the capture alone: see `find`
-    bool blocking = false;         // noticed on a blocking stream of the device's own context
+    bool may_block = false;        // perhaps on a blocking stream of the device's own context
+    bool blocking = false;         // noticed, and certainly on such a stream
     bool watched = false;
     bool reported = false;  // `request::reports_capture_end`
     std::vector<part> parts;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "assign_or_return.hpp"
 #include "bits.hpp"
 #include "log.hpp"
 #include "oom_advice.hpp"
@@ -56,17 +57,18 @@ result<void*> pooled_allocator::do_allocate(const request& request, oom_slot* re
   }
   if (slot.device->condition() != device_condition::usable) return usable(*slot.device);
   const bool asks = slot.asks_for_captures();
+  std::optional<std::uint64_t> key;
   if (asks || captures_.busy()) {
     if (request.alignment == block_granularity && request.region == 0) {  // a hit needs no look at captures
       const address cached = serving.try_cache(request.stream, request.bytes);
       if (cached != 0) return to_pointer(cached);
     }
-    if (status ok = captures_.follow(slot, request, asks); !ok) return ok;
+    ASSIGN_OR_RETURN(key, captures_.follow(slot, request, asks));
   }
   address begin = 0;
   oom_slot recorded;
   oom_slot* const report = refusal == nullptr && !slot.recorders.empty() ? &recorded : refusal;
-  if (status done = serving.allocate(request, round_up(request.bytes, block_granularity), &begin, report); !done) {
+  if (status done = serving.allocate(request, round_up(request.bytes, block_granularity), &begin, report, key); !done) {
     if (report != nullptr && *report != nullptr) {
       for (const auto& each : slot.recorders) each->refused(**report, request.stream);
     }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "arena.hpp"
+#include "assign_or_return.hpp"
 
 namespace gpumem {
 namespace {
@@ -88,9 +89,11 @@ status pool::open_ahead() {
   return arena_->open(lock);
 }
 
-status pool::allocate(const request& request, std::uint64_t rounded, address* begin, oom_slot* refusal) {
-  const result<std::uint64_t> key = state_.streams.keys().key_of(request.stream);
-  if (!key) return key.why();
+status pool::allocate(const request& request, std::uint64_t rounded, address* begin, oom_slot* refusal,
+                      std::optional<std::uint64_t> key) {
+  if (!key) {
+    ASSIGN_OR_RETURN(key, streams_.key_of(request.stream));
+  }
   const bool may_hit = request.alignment <= block_granularity && request.region == 0;
   if (may_hit) {
     // A handle whose key was asked may name another stream later, so the cache does not remember it.
@@ -127,7 +130,7 @@ result<std::uint64_t> pool::key_of_stated(address pointer, stream_ref stream) {
     if (own.stream == stream) return own.is_graph() ? own.captured.origin_key : own.key;
     if (const std::optional<std::uint64_t> known = streams.slots().key_of_handle(stream)) return *known;
   }
-  return streams.keys().key_of(stream);
+  return streams_.key_of(stream);
 }
 
 status pool::release_block(address pointer, const free_args& stated) {
@@ -186,7 +189,7 @@ status pool::release_block(address pointer, const free_args& stated) {
 }
 
 status pool::record_use(address pointer, stream_ref stream) {
-  const result<std::uint64_t> key = state_.streams.keys().key_of(stream);
+  const result<std::uint64_t> key = streams_.key_of(stream);
   if (!key) return key.why();
   arena_lock lock{state_.mutex};
   ++state_.counts.locks;

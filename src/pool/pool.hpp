@@ -39,8 +39,9 @@ class pool {
   /// Takes the memory that the policy wants ahead of demand (`arena::open`).
   status open_ahead();
   /// Requires that `request.bytes` is not 0 and `request.alignment` is a power of two. `rounded` is `request.bytes`
-  /// rounded up to 512. Sets `begin` to the block's address on success.
-  status allocate(const request& request, std::uint64_t rounded, address* begin, oom_slot* refusal);
+  /// rounded up to 512. Sets `begin` to the block's address on success. `key`: the stream's, if the caller knows it.
+  status allocate(const request& request, std::uint64_t rounded, address* begin, oom_slot* refusal,
+                  std::optional<std::uint64_t> key = std::nullopt);
   /// `unknown_pointer` if no block of this pool begins there.
   status release_block(address pointer, const free_args& stated);
   status record_use(address pointer, stream_ref stream);

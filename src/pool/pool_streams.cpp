@@ -1,13 +1,27 @@
 #include "pool_streams.hpp"
 
 #include "arena.hpp"
+#include "assign_or_return.hpp"
 #include "without_exceptions.hpp"
 
 namespace gpumem {
 
 pool_streams::pool_streams(arena& pool_arena) noexcept : arena_{pool_arena}, state_{pool_arena.state} {}
 
-result<std::uint64_t> pool_streams::key_of(stream_ref stream) const { return state_.streams.keys().key_of(stream); }
+result<std::uint64_t> pool_streams::key_of(stream_ref stream) const {
+  bool captures = false;
+  if (state_.streams.keys().captures_may_hide() && state_.streams.keys().has_lasting_handle(stream)) {
+    ASSIGN_OR_RETURN(const auto capture, state_.own_device.capture_id(stream));
+    captures = capture != 0;
+  }
+  return key_of(stream, captures);
+}
+
+result<std::uint64_t> pool_streams::key_of(stream_ref stream, bool captures) const {
+  if (!captures || !state_.streams.keys().has_lasting_handle(stream)) return state_.streams.keys().key_of(stream);
+  const arena_lock lock{state_.mutex};
+  return state_.streams.slots().key_while_capturing(stream);
+}
 
 status pool_streams::stream_release(std::uint64_t key) {
   arena_lock lock{state_.mutex};

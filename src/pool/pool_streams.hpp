@@ -50,8 +50,10 @@ class pool_streams {
  public:
   explicit pool_streams(arena& pool_arena) noexcept;
 
-  /// The stream's key; under `query` this asks the device. Needs no lock.
+  /// The stream's key; under `query` this asks the device. Takes the lock only if the stream captures.
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref stream) const;
+  /// The same where the caller has asked whether the stream captures.
+  [[nodiscard]] result<std::uint64_t> key_of(stream_ref stream, bool captures) const;
   /// Call before the stream with that key is destroyed: returns its cached blocks to the heap, records a fence behind
   /// its frees, and waits until no thread uses its handle. Does nothing for an unknown key; refuses a stream that
   /// captures.

@@ -200,6 +200,7 @@ void stream_order::fence_named(owner_id owner, bool was_asked, std::uint64_t bat
   if (never_ends(slot.stream) || slot.foreign != 0 || can_record_on_handle(slot)) return;
   if (slot.unfenced.frees < frees_a_batch && slot.unfenced.bytes < batch_bytes) return;
   if (!was_asked) {
+    if (keys_.captures_may_hide() && !keys_.captures_nothing(slot.stream)) return;
     const result<std::uint64_t> id = device_.stream_id(slot.stream);
     if (!id || *id != slot.key) return;
   }

@@ -21,7 +21,8 @@ class stream_keys {
   [[nodiscard]] static std::uint64_t known(stream_ref stream) noexcept {
     return never_ends(stream) ? 0 : number_of(stream);
   }
-  /// The stream's key; under `query` this asks the device.
+  /// The stream's key; under `query` this asks the device. Requires that a stream with a lasting handle is part of no
+  /// capture.
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref stream) const {
     if (is_known(stream)) return known(stream);
     return device_.stream_id(stream);

@@ -216,6 +216,78 @@ void fences_and_give_backs() {
   for (cudaStream_t s : {quick, slow, blocking}) OK(cudaStreamDestroy(s));
 }
 
+// --- what may be asked about a stream that captures ---
+
+void questions_of_a_capturing_stream() {
+  using ask = std::function<CUresult(CUstream)>;
+  const std::vector<std::pair<std::string, ask>> questions{
+      {"cuStreamGetId",
+       [](CUstream s) {
+         unsigned long long id = 0;
+         return exported<CUresult(CUstream, unsigned long long*)>("cuStreamGetId")(s, &id);
+       }},
+      {"cuStreamGetCtx",
+       [](CUstream s) {
+         CUcontext context = nullptr;
+         return exported<CUresult(CUstream, CUcontext*)>("cuStreamGetCtx")(s, &context);
+       }},
+      {"cuStreamGetFlags",
+       [](CUstream s) {
+         unsigned int flags = 0;
+         return exported<CUresult(CUstream, unsigned int*)>("cuStreamGetFlags")(s, &flags);
+       }},
+      {"cuStreamGetPriority",
+       [](CUstream s) {
+         int priority = 0;
+         return exported<CUresult(CUstream, int*)>("cuStreamGetPriority")(s, &priority);
+       }},
+      {"cuStreamIsCapturing",
+       [](CUstream s) {
+         CUstreamCaptureStatus now{};
+         return exported<CUresult(CUstream, CUstreamCaptureStatus*)>("cuStreamIsCapturing")(s, &now);
+       }},
+      {"cuStreamQuery", [](CUstream s) { return exported<CUresult(CUstream)>("cuStreamQuery")(s); }},
+  };
+  const std::vector<std::pair<std::string, cudaStreamCaptureMode>> modes{{"global", cudaStreamCaptureModeGlobal},
+                                                                         {"relaxed", cudaStreamCaptureModeRelaxed}};
+  for (const auto& [function, question] : questions) {
+    for (const auto& [mode, capture_mode] : modes) {
+      cudaStream_t captured = new_stream();
+      cudaGraph_t graph = nullptr;
+      OK(cudaStreamBeginCapture(captured, capture_mode));
+      answer("CUresult of " + function + " of a stream that captures in mode " + mode,
+             static_cast<double>(question(captured)));
+      answer("the capture survives " + function + " in mode " + mode,
+             cudaStreamEndCapture(captured, &graph) == cudaSuccess);
+      static_cast<void>(cudaGetLastError());
+      if (graph != nullptr) OK(cudaGraphDestroy(graph));
+      OK(cudaStreamDestroy(captured));
+    }
+  }
+}
+
+// --- when an event on idle streams is done ---
+
+void questions_of_latency() {
+  cudaStream_t s = new_stream();
+  CUevent e = new_event();
+  const auto until_done = [e] {
+    while (!done(e)) {
+    }
+  };
+  OK(cudaDeviceSynchronize());
+  answer("ns until an event on an idle stream is done", median_ns(101, [&] {
+           exported<CUresult(CUevent, CUstream)>("cuEventRecord")(e, s);
+           until_done();
+         }));
+  answer("ns until an event on an idle context is done", median_ns(101, [&] {
+           exported<record_context_call>("cuCtxRecordEvent")(current(), e);
+           until_done();
+         }));
+  OK(exported<CUresult(CUevent)>("cuEventDestroy_v2")(e));
+  OK(cudaStreamDestroy(s));
+}
+
 // --- what an allocation on a stream asks ------------------------------------------------------------------------------
 
 void questions_of_a_hit() {
@@ -446,6 +518,8 @@ int main() {
   a_context_inside_a_capture();
   events_on_a_context();
   fences_and_give_backs();
+  questions_of_a_capturing_stream();
+  questions_of_latency();
   questions_of_a_hit();
   pages();
   what_nvml_says();

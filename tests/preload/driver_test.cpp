@@ -111,6 +111,25 @@ TEST_F(Driver, AQuestionAboutABlockIsNotAnsweredWithItsSegment) {
   static_cast<void>(shareable);
 }
 
+// CUDA's runtime makes the primary context current before its first use; the driver then answers 709.
+TEST_F(Driver, AContextThatDoesNotLiveYetSpoilsNoLimit) {
+  setenv("GPUMEM_LIMIT_SCOPE", "process", 1);
+  setenv("GPUMEM_LIMIT", "600MiB", 1);
+  setenv("GPUMEM_HEADROOM", "16MiB", 1);
+  begin();
+  ASSERT_EQ(linked<PFN_cuDevicePrimaryCtxRelease_v11000>("cuDevicePrimaryCtxRelease_v2")(0), CUDA_SUCCESS);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(linked<PFN_cuMemGetInfo_v3020>("cuMemGetInfo_v2")(&free_bytes, &total_bytes),
+            CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CUdeviceptr at = 0;
+  EXPECT_EQ(linked<PFN_cuMemAlloc_v3020>("cuMemAlloc_v2")(&at, mib), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  begin();
+  EXPECT_NE(allocate(mib), 0U);
+}
+
 TEST_F(Driver, ABufferIdNeverComesTwice) {
   begin();
   const auto attribute = linked<PFN_cuPointerGetAttribute_v4000>("cuPointerGetAttribute");

@@ -689,5 +689,97 @@ TEST_F(Captures, AReusedHandleEndsTheCaptureOfTheStreamThatHadIt) {
   give(take(600 * mib, b));  // only in the place of what `a` freed
 }
 
+// The driver refuses to tell the id of a stream that captures, and invalidates the capture.
+class AskedInACapture : public Reality, public testing::WithParamInterface<bool> {
+ protected:
+  /// A stream that gpumem knows, or one that it has not seen.
+  CUstream stream_before_capture() {
+    CUstream const s = stream();
+    if (GetParam()) give(take(mib, s));
+    return s;
+  }
+};
+
+TEST_P(AskedInACapture, RequestsOfTwoStreamsGiveTwoSlotsAndSpoilNothing) {
+  open();
+  CUstream const s = stream_before_capture();
+  CUstream const joined = stream_before_capture();
+  begin(s);
+  void* const first = take(4 * mib, s);
+  wait(joined, s);
+  void* const second = take(4 * mib, joined);
+  EXPECT_NE(first, second);
+  give(first, {.stream = stream_ref{s}});
+  EXPECT_EQ(take(4 * mib, s), first) << "the graph's own";
+  give(second, {.stream = stream_ref{joined}});
+  wait(s, joined);
+  CUgraph const graph = end(s);
+  EXPECT_NE(take(4 * mib, s), first) << "the graph has it";
+  ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+}
+
+TEST_P(AskedInACapture, AUseAndAFreeBeforeAnyRequestSpoilNothing) {
+  open();
+  CUstream const other = stream();
+  void* const used = take(4 * mib, other);
+  void* const freed = take(4 * mib, other);
+  CUstream const s = stream_before_capture();
+  begin(s);
+  EXPECT_TRUE(allocator_->record_use(used, {s}).ok());
+  give(freed, {.stream = stream_ref{s}});
+  for (int i = 0; i < 40; ++i) give(take(mib, other), {.stream = stream_ref{other}});
+  ASSERT_NE(end(s), nullptr);
+  give(used);
+}
+
+TEST_P(AskedInACapture, TheDefaultStreamOfAThreadIsOneStreamBeforeAndAfter) {
+  open();
+  if (GetParam()) give(take(mib, CU_STREAM_PER_THREAD));
+  begin(CU_STREAM_PER_THREAD);
+  void* const inside = take(mib, CU_STREAM_PER_THREAD);
+  CUgraph const graph = end(CU_STREAM_PER_THREAD);
+  void* const after = take(mib, CU_STREAM_PER_THREAD);
+  EXPECT_NE(after, inside) << "the graph has it";
+  give(after);
+  EXPECT_EQ(take(mib, CU_STREAM_PER_THREAD), after) << "its stream may reuse it at once";
+  ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+}
+
+TEST_P(AskedInACapture, TheNextRequestOfItsStreamEndsIt) {
+  open({{"limit", "1GiB"}});
+  CUstream const a = stream();
+  CUstream const b = stream();
+  void* const p = take(512 * mib, a);
+  CUstream const s = stream_before_capture();
+  begin(s);
+  give(take(mib, s));
+  CUgraph const graph = end(s);
+  give(take(mib, s));  // by which gpumem learns of the end
+  give(p);
+  give(take(600 * mib, b));  // only in the place of what `a` freed
+  ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+}
+INSTANTIATE_TEST_SUITE_P(Streams, AskedInACapture, testing::Bool(),
+                         [](const auto& i) { return std::string{i.param ? "known" : "new"}; });
+
+// The destroyed stream blocked, and the one with its handle does not.
+TEST_F(Captures, ACaptureIsNotEndedByWhatAnEarlierStreamWithTheHandleWas) {
+  open({{"limit", "1GiB"}});
+  CUstream const a = stream();
+  CUstream const b = stream();
+  CUstream first = nullptr;
+  ASSERT_EQ(cuStreamCreate(&first, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  give(take(mib, first));
+  ASSERT_EQ(cuStreamDestroy(first), CUDA_SUCCESS);
+  CUstream const second = stream();
+  ASSERT_EQ(second, first) << "the driver gives the handle again";
+  void* const p = take(512 * mib, a);
+  begin(second);
+  give(take(mib, second));
+  give(p);
+  EXPECT_FALSE(allocator_->try_allocate({.bytes = 600 * mib, .stream = {b}}).ok()) << "it would take an event on the context";
+  ASSERT_NE(end(second), nullptr);
+}
+
 }  // namespace
 }  // namespace gpumem::reality

@@ -257,6 +257,31 @@ TEST_F(Harsh, AnEventOnTheContextInvalidatesItsCapturesInAnyMode) {
             CUDA_SUCCESS);
 }
 
+// Seen on an H100, driver 580.159 (bench/results/h100); the documentation does not say so.
+TEST_F(Harsh, TheIdAndTheFlagsOfACapturingStreamAreRefusedAndInvalidateTheCapture) {
+  unsigned long long id = 0;
+  unsigned int flags = 0;
+  int priority = 0;
+  CUcontext context = nullptr;
+  const auto after = [&](CUstream s, CUresult answer, CUresult expected) {
+    EXPECT_EQ(answer, expected);
+    CUgraph graph = nullptr;
+    EXPECT_EQ(cuStreamEndCapture(s, &graph),
+              expected == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  };
+  for (const CUstreamCaptureMode mode : {global, relaxed}) {
+    CUstream const s = stream();
+    ASSERT_EQ(cuStreamBeginCapture(s, mode), CUDA_SUCCESS);
+    after(s, cuStreamGetId(s, &id), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    ASSERT_EQ(cuStreamBeginCapture(s, mode), CUDA_SUCCESS);
+    after(s, cuStreamGetFlags(s, &flags), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    ASSERT_EQ(cuStreamBeginCapture(s, mode), CUDA_SUCCESS);
+    after(s, cuStreamGetPriority(s, &priority), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamBeginCapture(s, mode), CUDA_SUCCESS);
+    after(s, cuStreamGetCtx(s, &context), CUDA_SUCCESS);
+  }
+}
+
 // "This error indicates that a dependency would have been created which crosses the capture sequence boundary."
 TEST_F(Harsh, ACaptureCannotWaitForWorkOutside) {
   CUstream const s = stream();

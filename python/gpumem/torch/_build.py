@@ -16,21 +16,24 @@ from . import _compile
 from ._compile import BuildError, cache_folder, compile_into, compiler, digest_file, identity, is_whole, key_of  # noqa: F401
 
 SOURCE = pathlib.Path(__file__).resolve().parent / "csrc" / "allocator.cpp"
+NEEDED = ("cuda_runtime_api.h", "crt/host_config.h")
 PREBUILT = SOURCE.parent.parent / "prebuilt"
 
 
 def cuda_headers():
-    """Returns the folder of cuda_runtime_api.h: in NVIDIA's wheels, the Toolkit, or Triton's package."""
+    """Returns a folder with cuda_runtime.h and what it includes: in NVIDIA's wheels, the Toolkit, or Triton's package.
+
+    The runtime's wheel for CUDA 13 leaves the folder crt to another wheel, which torch does not need."""
     folders = [os.path.join(p, "nvidia", "*", "include") for p in sys.path]
     folders += [os.path.join(os.environ[name], "include") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     folders += ["/usr/local/cuda/include", "/opt/cuda/include"]
     folders += [os.path.join(p, "triton", "backends", "nvidia", "include") for p in sys.path]
     for pattern in folders:
         for folder in sorted(glob.glob(pattern), reverse=True):
-            if os.path.isfile(os.path.join(folder, "cuda_runtime_api.h")):
+            if all(os.path.isfile(os.path.join(folder, each)) for each in NEEDED):
                 return folder
-    raise BuildError("no cuda_runtime_api.h was found: install the package nvidia-cuda-runtime, or set CUDA_HOME to a "
-                     "CUDA Toolkit")
+    raise BuildError(f"no folder with {' and '.join(NEEDED)} was found: set CUDA_HOME to a CUDA Toolkit, or install "
+                     "the packages nvidia-cuda-runtime and nvidia-cuda-crt, or triton")
 
 
 def command(torch_folder, abi, cxx, headers, out, *, movable=False):

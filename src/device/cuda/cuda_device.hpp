@@ -57,7 +57,6 @@ class cuda_device final : public device {
   void do_drop(fence fence) noexcept override;
   result<std::uint64_t> do_foreign_context(stream_ref stream) override;
   result<fence> do_record_foreign(std::uint64_t context) override;
-  result<bool> do_is_blocking(stream_ref stream) override;
   result<bool> do_blocking_stream_captures() override;
   void do_enter() noexcept override;
   void do_leave() noexcept override;

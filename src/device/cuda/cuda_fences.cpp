@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -223,6 +224,16 @@ result<std::uint64_t> cuda_device::do_stream_id(stream_ref stream) {
   if (per_thread && last.device == number_ && condition() == device_condition::usable) return last.id;
   const entered scope{*this};
   if (!scope.ok()) return scope.why();
+  if (per_thread) {
+    // The driver refuses to tell the id of a stream that captures, and invalidates the capture. Any number serves that
+    // names no other stream: the driver's are small.
+    ASSIGN_OR_RETURN(const auto capture, do_capture_id(stream));
+    static std::atomic<std::uint64_t> unnamed{std::uint64_t{3} << 62};
+    if (capture != 0) {
+      last = {number_, unnamed.fetch_add(1, std::memory_order_relaxed)};
+      return last.id;
+    }
+  }
   result<std::uint64_t> id = ask();
   if (id && per_thread) last = {number_, *id};
   return id;
@@ -249,18 +260,6 @@ result<std::uint64_t> cuda_device::do_capture_id(stream_ref stream) {
                          fmt::format("of stream {}", stream.handle));
   }
   return capture_status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? std::uint64_t{id} : std::uint64_t{0};
-}
-
-result<bool> cuda_device::do_is_blocking(stream_ref stream) {
-  if (!driver_.stream_get_flags) return false;
-  ASSIGN_OR_RETURN(const auto foreign, do_foreign_context(stream));
-  if (foreign != 0) return false;
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
-  unsigned int flags = 0;
-  const CUresult done = driver_.stream_get_flags(stream_of(stream), &flags);
-  if (done == CUDA_SUCCESS) return (flags & CU_STREAM_NON_BLOCKING) == 0;
-  return driver_status(driver_, driver_.stream_get_flags.name, done, fmt::format("of stream {}", stream.handle));
 }
 
 // "If this is called on CU_STREAM_LEGACY (the "null stream") while a blocking stream in the same context is capturing,

@@ -50,6 +50,14 @@ status open_account(unserved_device& device) {
   return job_can_hold(options, device.group.get());
 }
 
+/// False for a primary context that is current before its first use, as CUDA's runtime makes it, or after a reset: it
+/// holds nothing that could be counted.
+bool current_context_lives() noexcept {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  return driver_call<entry::mem_get_info>(&free_bytes, &total_bytes) != CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 unserved_device* open_unserved(int ordinal) {
   const mutex_lock lock{opening_unserved};
   std::atomic<unserved_device*>& place = unserved[static_cast<std::size_t>(ordinal)];
@@ -91,6 +99,7 @@ unserved_device* unserved_current(CUresult* refusal) noexcept {
   unserved_device* device = unserved[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
   if (device == nullptr) {
     const relaxed_capture relaxed;
+    if (!current_context_lives()) return nullptr;
     device = open_unserved(ordinal);
   }
   *refusal = device->refusal;
