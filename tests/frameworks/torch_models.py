@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training of models with random weights, as programs write it: what scripts/record_simulated_traces records.
 
-    gpumem simulate --card a100-80gb --trace F -- python3 tests/frameworks/torch_models.py MODEL [--steps N]
+    gpumem simulate --card a100-80gb --trace F -- python3 tests/frameworks/torch_models.py MODEL [--steps N] [--snapshot FILE]
 
 Nothing is read and nothing depends on a value of the card: lengths, image sizes and the routing of experts are drawn
 on the host from a seed, so that a simulated card asks for the same memory as a real one.
@@ -288,10 +288,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=sorted(MODELS))
     parser.add_argument("--steps", type=int, default=0, help="training steps; each model has its own count")
+    parser.add_argument("--snapshot", metavar="FILE", help="writes PyTorch's memory snapshot of the whole run, for scripts/validate_simulation")
     options = parser.parse_args()
     torch.manual_seed(0)
+    if options.snapshot:
+        torch.cuda.memory._record_memory_history(context=None, max_entries=10**7)
     MODELS[options.model](options.steps, random.Random(0))
     torch.cuda.synchronize()
+    if options.snapshot:
+        torch.cuda.memory._dump_snapshot(options.snapshot)
 
 
 if __name__ == "__main__":
