@@ -1,8 +1,12 @@
 // cuDNN's graph interface: descriptors that keep their attributes. Every operation graph has one engine with one
-// configuration, no knobs, and no workspace unless SIMCUDA_CUDNN_WORKSPACE=converted.
+// configuration and no knobs.
 //
-// With that setting, a forward convolution of 16-bit channels-first tensors needs a workspace for its input, filter and
-// output in tensor-core order, which matches published peaks (docs/simulate.md). No figures are published for others.
+// Attention needs the workspace that cuDNN 9.19 takes on an H100: 256 bytes, none for queries of a single token, and
+// for the backward pass also the gradients of keys and values for each head of the queries, if fewer heads have keys.
+// Convolutions follow SIMCUDA_CUDNN_WORKSPACE:
+// - converted: a forward convolution of 16-bit channels-first tensors needs its input, filter and output once more, in
+//   tensor-core order, which matches published peaks (docs/simulate.md);
+// - otherwise they need none.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -31,11 +35,26 @@ constexpr int engine_global_index = 1301;
 constexpr int execution_plan_engine_config = 401;
 constexpr int convolution_forward_filter = 703;
 constexpr int convolution_forward_output = 705;
+constexpr int reduction_input = 1610;
+constexpr int reduction_output = 1611;
+constexpr int attention_queries = 2800;
 constexpr int operationgraph_operations = 801;
 constexpr int tensor_data_type = 901;
 constexpr int tensor_dimensions = 902;
 constexpr int tensor_strides = 903;
 constexpr int engine_operation_graph = 1300;
+
+// Types of descriptors.
+constexpr int matmul = 19;
+constexpr int reduction = 22;
+constexpr int attention_forward = 41;
+constexpr int attention_backward = 43;
+
+/// A tensor as its descriptor had it: the descriptor may be destroyed before the operation graph is made.
+struct tensor {
+  int type = -1;
+  std::vector<std::int64_t> sizes{}, strides{};
+};
 
 struct value {
   std::int64_t count = 0;
@@ -43,8 +62,9 @@ struct value {
 };
 
 struct backend_descriptor {
+  int type = -1;
   std::map<int, value> attributes;
-  std::int64_t converted[3] = {};    ///< bytes of a forward convolution's filter, input and output
+  std::map<int, tensor> tensors;     ///< of an operation, by attribute
   std::int64_t workspace_bytes = 0;  ///< of the descriptor's operation graph
 };
 
@@ -80,35 +100,89 @@ const backend_descriptor* descriptor_in(const backend_descriptor& descriptor, in
   return all.empty() ? nullptr : all.front();
 }
 
-/// Returns the tensor's bytes if it is 16-bit, its channels are not innermost and they fill whole tensor-core units;
-/// else 0.
-std::int64_t bytes_to_convert(const backend_descriptor* tensor) {
-  if (tensor == nullptr) return 0;
+tensor tensor_of(const backend_descriptor& descriptor) {
+  const auto type = elements_of<int>(descriptor, tensor_data_type);
+  return {type.empty() ? -1 : type[0], elements_of<std::int64_t>(descriptor, tensor_dimensions),
+          elements_of<std::int64_t>(descriptor, tensor_strides)};
+}
+
+bool has_16_bits(const tensor& given) {
   constexpr int half = 2;
   constexpr int bfloat16 = 9;
-  const auto type = elements_of<int>(*tensor, tensor_data_type);
-  const auto sizes = elements_of<std::int64_t>(*tensor, tensor_dimensions);
-  const auto strides = elements_of<std::int64_t>(*tensor, tensor_strides);
-  if (type.empty() || (type[0] != half && type[0] != bfloat16) || sizes.size() < 4 || strides.size() != sizes.size()) {
-    return 0;
+  return given.type == half || given.type == bfloat16;
+}
+
+std::int64_t product_of(const std::vector<std::int64_t>& sizes, std::size_t first) {
+  std::int64_t product = 1;
+  for (std::size_t i = first; i < sizes.size(); ++i) product *= sizes[i];
+  return product;
+}
+
+/// Returns the tensor's bytes if it is 16-bit, its channels are not innermost and they fill whole tensor-core units;
+/// else 0.
+std::int64_t bytes_to_convert(const tensor& given) {
+  if (!has_16_bits(given) || given.sizes.size() < 4 || given.strides.size() != given.sizes.size()) return 0;
+  return given.strides[1] == 1 || given.sizes[1] % 8 != 0 ? 0 : 2 * product_of(given.sizes, 0);
+}
+
+/// Returns the bytes of a forward convolution's tensors in tensor-core order; 0 if one of them needs no conversion.
+std::int64_t converted_workspace(const backend_descriptor& operation) {
+  std::int64_t bytes = 0;
+  for (int name = convolution_forward_filter; name <= convolution_forward_output; ++name) {
+    const auto found = operation.tensors.find(name);
+    const std::int64_t converted = found == operation.tensors.end() ? 0 : bytes_to_convert(found->second);
+    if (converted == 0) return 0;
+    bytes += converted;
   }
-  if (strides[1] == 1 || sizes[1] % 8 != 0) return 0;
-  std::int64_t bytes = 2;
-  for (const std::int64_t size : sizes) bytes *= size;
+  return bytes;
+}
+
+/// Returns the workspace of the operations if they are an attention's; else 0.
+std::int64_t attention_workspace(const std::vector<const backend_descriptor*>& operations) {
+  int products = 0;
+  std::int64_t for_each_head = 0;
+  for (const backend_descriptor* each : operations) {
+    if (each->type == attention_forward || each->type == attention_backward) {
+      const auto queries = each->tensors.find(attention_queries);
+      const bool one_token =
+          queries != each->tensors.end() && queries->second.sizes.size() == 4 && queries->second.sizes[2] == 1;
+      if (!one_token) products += 2;
+    }
+    if (each->type == matmul) ++products;
+    const auto whole = each->tensors.find(reduction_input);
+    const auto reduced = each->tensors.find(reduction_output);
+    if (each->type != reduction || whole == each->tensors.end() || reduced == each->tensors.end()) continue;
+    const auto& sizes = whole->second.sizes;
+    const auto& less = reduced->second.sizes;
+    if (sizes.size() == 4 && less.size() == 4 && sizes[1] != less[1]) {
+      for_each_head += (has_16_bits(whole->second) ? 2 : 4) * product_of(sizes, 0);
+    }
+  }
+  return products >= 2 ? 256 + for_each_head : 0;
+}
+
+/// Returns the workspace of an operation graph.
+std::int64_t workspace_of(const std::vector<const backend_descriptor*>& operations) {
+  std::int64_t bytes = attention_workspace(operations);
+  const char* const how = std::getenv("SIMCUDA_CUDNN_WORKSPACE");
+  if (how == nullptr || std::strcmp(how, "converted") != 0) return bytes;
+  for (const backend_descriptor* each : operations) {
+    bytes += converted_workspace(*each);
+  }
   return bytes;
 }
 
 /// Copies the sizes from the descriptors that the attribute names, because these may be destroyed before use.
-void follow(backend_descriptor& descriptor, int name) {
-  if (name >= convolution_forward_filter && name <= convolution_forward_output) {
-    descriptor.converted[name - convolution_forward_filter] = bytes_to_convert(descriptor_in(descriptor, name));
-  } else if (name == operationgraph_operations) {
-    const char* const how = std::getenv("SIMCUDA_CUDNN_WORKSPACE");
-    if (how == nullptr || std::strcmp(how, "converted") != 0) return;
-    for (const backend_descriptor* each : elements_of<const backend_descriptor*>(descriptor, name)) {
-      const auto& [filter, input, output] = each->converted;
-      if (filter != 0 && input != 0 && output != 0) descriptor.workspace_bytes = filter + input + output;
+void follow(backend_descriptor& descriptor, int name, int type) {
+  if (type == type_backend_descriptor &&
+      (name == reduction_input || name == reduction_output || name == attention_queries ||
+       (name >= convolution_forward_filter && name <= convolution_forward_output))) {
+    if (const backend_descriptor* const source = descriptor_in(descriptor, name); source != nullptr) {
+      descriptor.tensors[name] = tensor_of(*source);
     }
+  }
+  if (name == operationgraph_operations) {
+    descriptor.workspace_bytes = workspace_of(elements_of<const backend_descriptor*>(descriptor, name));
   } else if (name == engineheur_operation_graph || name == engine_operation_graph || name == enginecfg_engine ||
              name == execution_plan_engine_config) {
     if (const backend_descriptor* const source = descriptor_in(descriptor, name); source != nullptr) {
@@ -126,9 +200,11 @@ int answer(std::int64_t* count, std::int64_t total) {
 
 extern "C" {
 
-int cudnnBackendCreateDescriptor(int /*type*/, void** descriptor) {
+int cudnnBackendCreateDescriptor(int type, void** descriptor) {
   if (descriptor == nullptr) return bad_parameter;
-  *descriptor = new backend_descriptor;
+  auto* const made = new backend_descriptor;
+  made->type = type;
+  *descriptor = made;
   return success;
 }
 int cudnnBackendDestroyDescriptor(void* descriptor) {
@@ -144,7 +220,7 @@ int cudnnBackendSetAttribute(void* descriptor, int name, int type, std::int64_t 
   const auto* const source = static_cast<const unsigned char*>(elements);
   kept.count = count;
   kept.bytes.assign(source, source + static_cast<std::size_t>(count) * size_of(type));
-  follow(*static_cast<backend_descriptor*>(descriptor), name);
+  follow(*static_cast<backend_descriptor*>(descriptor), name, type);
   return success;
 }
 

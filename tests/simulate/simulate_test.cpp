@@ -666,41 +666,52 @@ TEST_F(Simulate, StandsInForTheLibraries) {
   EXPECT_THAT(logged.err, HasSubstr("simcuda: ncclCommRevoke: success, nothing computed"));
 }
 
-/// The workspace of a forward convolution through cuDNN's graph interface, as PyTorch builds it.
-TEST_F(Simulate, KeepsConvertedTensorsInCudnnsWorkspaceOnRequest) {
-  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
-  std::ofstream{folder_ + "/conv.py"} << R"(import ctypes
+/// Python that makes operations by cuDNN's graph interface, as PyTorch does, and asks for the workspace of their plan.
+constexpr char workspaces_of_cudnn[] = R"(import ctypes, math
 cudnn = ctypes.CDLL("libcudnn.so.9")
 i64 = ctypes.c_int64
+ctypes.CDLL("libcudart.so.13").cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1 << 20))
 
-def make(**attributes):
+def make(type=0, **attributes):
     made = ctypes.c_void_p()
-    cudnn.cudnnBackendCreateDescriptor(0, ctypes.byref(made))
+    cudnn.cudnnBackendCreateDescriptor(type, ctypes.byref(made))
     for name, (kind, values) in attributes.items():
         of = {3: i64, 1: ctypes.c_int, 15: ctypes.c_void_p}[kind]
         row = (of * len(values))(*values)
         assert cudnn.cudnnBackendSetAttribute(made, int(name[1:]), kind, i64(len(values)), row) == 0
     return made
 
-def tensor(sizes, kind, strides):
-    return make(_901=(1, [kind]), _902=(3, sizes), _903=(3, strides))
+def operation(type, **named):
+    made = make(type, **{name: (15, [each.value]) for name, each in named.items()})
+    for each in named.values():
+        cudnn.cudnnBackendDestroyDescriptor(each)  # as PyTorch does
+    return made
 
-def workspace(kind, channels, last=False):
-    strides = [channels * 400, 1 if last else 400, channels, 1]
-    x, w, y = (tensor(s, kind, strides) for s in ([2, channels, 20, 20], [32, channels, 3, 3], [2, 32, 20, 20]))
-    operation = make(_703=(15, [w.value]), _704=(15, [x.value]), _705=(15, [y.value]))
-    for gone in (x, w, y):
-        cudnn.cudnnBackendDestroyDescriptor(gone)  # as PyTorch does
-    graph = make(_801=(15, [operation.value]))
-    heuristic, found = make(_201=(15, [graph.value])), make()
+def tensor(sizes, kind, last=False):
+    strides = [math.prod(sizes[i + 1:]) for i in range(len(sizes))]
+    if last:
+        strides = [strides[0], 1, sizes[1] * sizes[3], sizes[1]]
+    return make(17, _901=(1, [kind]), _902=(3, sizes), _903=(3, strides))
+
+def workspace(*operations):
+    graph = make(15, _801=(15, [each.value for each in operations]))
+    heuristic, found = make(4, _201=(15, [graph.value])), make(3)
     row = (ctypes.c_void_p * 1)(found)
     assert cudnn.cudnnBackendGetAttribute(heuristic, 202, 15, i64(1), None, row) == 0
-    plan, bytes = make(_401=(15, [found.value])), i64()
+    plan, bytes = make(5, _401=(15, [found.value])), i64()
     assert cudnn.cudnnBackendGetAttribute(plan, 402, 3, i64(1), None, ctypes.byref(bytes)) == 0
     return bytes.value
 
-ctypes.CDLL("libcudart.so.13").cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1 << 20))
-print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), workspace(2, 16, last=True))
+single, half, bfloat16 = 0, 2, 9
+)";
+
+TEST_F(Simulate, KeepsConvertedTensorsInCudnnsWorkspaceOnRequest) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/conv.py"} << workspaces_of_cudnn << R"(
+def of(kind, channels, last=False):
+    x, w, y = (tensor(s, kind, last) for s in ([2, channels, 20, 20], [32, channels, 3, 3], [2, 32, 20, 20]))
+    return workspace(operation(10, _703=w, _704=x, _705=y))
+print(of(half, 16), of(bfloat16, 16), of(single, 16), of(half, 3), of(half, 16, last=True))
 )";
   // Input, filter and output of 16-bit values: 2 * (2 * 16 * 400 + 32 * 16 * 9 + 2 * 32 * 400).
   EXPECT_EQ(simulate("--cudnn-workspace converted -- python3 conv.py").out, "86016 86016 0 0 0\n");
@@ -710,6 +721,22 @@ print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), wor
   EXPECT_THAT(content("err"), StartsWith("86016 86016 0 0 0\n86016 86016 0 0 0\n")) << "both runs";
   EXPECT_EQ(WEXITSTATUS(std::system((predict + "much -- true > out 2> err").c_str())), 2);
   EXPECT_THAT(content("err"), HasSubstr("--cudnn-workspace much: expected 0 or converted"));
+}
+
+/// The figures are those of PyTorch 2.11 with cuDNN 9.19 on an H100 (bench/results/h100): 32 heads of queries share 8
+/// of keys and values.
+TEST_F(Simulate, KnowsTheWorkspaceOfAttentionOnACard) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/attention.py"} << workspaces_of_cudnn << R"(
+product = make(19)
+def sum_of(kind, result):
+    return operation(22, _1610=tensor([4, 32, 1024, 64], kind), _1611=tensor(result, kind))
+per_row, per_group = sum_of(single, [4, 32, 1024, 1]), [sum_of(bfloat16, [4, 8, 1024, 64]) for _ in range(2)]
+print(workspace(product, per_row, product), workspace(per_row, product, product, product, *per_group))
+attention_of = lambda tokens: workspace(operation(41, _2800=tensor([4, 32, tokens, 64], bfloat16)))
+print(attention_of(197), attention_of(1), workspace(product), workspace(*per_group))
+)";
+  EXPECT_EQ(simulate("-- python3 attention.py").out, "256 33554688\n256 0 0 0\n");
 }
 
 /// Data-parallel training compares values of all ranks before its first step: each rank has this rank's values.
