@@ -143,14 +143,14 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
         return {};
       });
   if (!ok) return ok;
-  // The driver refuses to tell a capturing stream's flags. If no blocking stream captures, this one is none; if one does,
-  // and no other capture that gpumem knows of may be on it, it is this one.
+  // The driver refuses to tell a capturing stream's flags. If no blocking stream captures, this one is none; if one
+  // does, and no other capture that gpumem knows of may be on it, it is this one.
   if (noticed_on != nullptr && !foreign) {
     const result<bool> any = noticed_on->blocking_stream_captures();
     made.may_block = any && *any;
-    made.blocking = made.may_block && std::ranges::none_of(open_, [&](const open_capture& other) {
-      return other.may_block && (other.noticed_on == nullptr || other.noticed_on == noticed_on);
-    });
+    made.blocking = made.may_block && std::ranges::none_of(open_, [&](const open_capture& open) {
+                      return open.may_block && (open.noticed_on == nullptr || open.noticed_on == noticed_on);
+                    });
   }
   // Pools of other devices may hold blocks that this device's streams use, and would record fences on these streams. A
   // stream of another context may even belong to one of those devices.
@@ -243,8 +243,10 @@ status captures::notice(const logical_pool& slot, stream_ref stream, std::uint64
   }
   if (ended) {
     close(known);
-  } else if (current == 0 && is_created(stream)) {  // while it captured, the stream may have had another key (`key_while_capturing`)
-    close_where([&](const open_capture& capture) { return capture.noticed_on == slot.device && capture.stream == stream; });
+  } else if (current == 0 && is_created(stream)) {
+    // While it captured, the stream may have had another key (`stream_slots::key_while_capturing`).
+    close_where(
+        [&](const open_capture& capture) { return capture.noticed_on == slot.device && capture.stream == stream; });
   }
   close_blocking(*slot.device);
   return {};

@@ -79,9 +79,9 @@ class stream_slots {
   [[nodiscard]] owner_id latest(stream_ref stream) const noexcept { return slot_in(by_handle_, number_of(stream)); }
   /// The key of that stream; does not ask the driver.
   [[nodiscard]] std::optional<std::uint64_t> key_of_handle(stream_ref stream) const noexcept;
-  /// The key of a created stream while it captures, when the driver does not tell its id: that of the latest stream with
-  /// the handle, or a key made of the handle. The stream may be a later one with that handle, so only its graph may own
-  /// what it allocates.
+  /// The key of a created stream while it captures, when the driver does not tell its id: that of the latest stream
+  /// with the handle, or a key made of the handle. The stream may be a later one with that handle, so only its graph
+  /// may own its allocations.
   [[nodiscard]] std::uint64_t key_while_capturing(stream_ref stream) const noexcept {
     constexpr std::uint64_t no_id = std::uint64_t{1} << 63;  // the driver's ids are small
     return key_of_handle(stream).value_or(number_of(stream) | no_id);

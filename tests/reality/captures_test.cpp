@@ -777,7 +777,8 @@ TEST_F(Captures, ACaptureIsNotEndedByWhatAnEarlierStreamWithTheHandleWas) {
   begin(second);
   give(take(mib, second));
   give(p);
-  EXPECT_FALSE(allocator_->try_allocate({.bytes = 600 * mib, .stream = {b}}).ok()) << "it would take an event on the context";
+  EXPECT_FALSE(allocator_->try_allocate({.bytes = 600 * mib, .stream = {b}}).ok())
+      << "it would take an event on the context";
   ASSERT_NE(end(second), nullptr);
 }
 
