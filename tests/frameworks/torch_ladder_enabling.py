@@ -346,4 +346,14 @@ def enabling_refused():
             raise AssertionError("CUDA's headers were found where there are none")
         except _build.BuildError as wrong:
             assert "nvidia-cuda-runtime" in str(wrong), wrong
-    return "; ".join(cases) + "; no headers"
+    with tempfile.TemporaryDirectory() as folder:  # like a wheel for CUDA 13, without the folder crt
+        headers = os.path.join(folder, "nvidia", "cu13", "include")
+        os.makedirs(headers)
+        with open(os.path.join(headers, "cuda_runtime_api.h"), "w"):
+            pass
+        sys.path.insert(0, folder)
+        try:
+            assert _build.cuda_headers() != headers, "headers were taken that do not compile"
+        finally:
+            sys.path.remove(folder)
+    return "; ".join(cases) + "; no headers; headers without crt"
