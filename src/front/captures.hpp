@@ -66,7 +66,7 @@ class captures {
     std::uint64_t device_id = 0;   // 0 if the program announced it
     stream_ref stream;             // does not identify the capture alone: see `find`
     bool may_block = false;        // perhaps on a blocking stream of the device's own context
-    bool blocking = false;         // noticed, and certainly on such a stream
+    bool blocking = false;         // noticed, and no other known capture may be on such a stream
     bool watched = false;
     bool reported = false;  // `request::reports_capture_end`
     std::vector<part> parts;
