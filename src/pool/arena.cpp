@@ -63,7 +63,7 @@ result<pending_request> arena::prepare(const request& request, std::uint64_t rou
   }
   // A region reuses freed memory at once, which is safe only for work on its own stream.
   if (const stream_slot& region = state.streams[pending.owner];
-      request.region != 0 && region.captured.origin_key != stream_key) {
+      request.region != 0 && !state.graphs.is_region_of(pending.owner, request.stream, stream_key)) {
     return status{
         errc::invalid_argument,
         fmt::format("region {} of pool {} is asked on stream {}; expected {}, for which it was opened", request.region,

@@ -124,8 +124,10 @@ status pool_streams::graph_release(std::uint64_t graph) {
 }
 
 std::uint64_t pool_streams::open_region(stream_ref stream, std::uint64_t key) {
+  const stream_keys& keys = state_.streams.keys();
+  const bool captures = keys.captures_may_hide() && keys.has_lasting_handle(stream) && !keys.captures_nothing(stream);
   const arena_lock lock{state_.mutex};
-  return state_.graphs.open_region(stream, key);
+  return state_.graphs.open_region(stream, key, captures);
 }
 
 status pool_streams::stand_for_all_work(stream_ref all) {

@@ -23,10 +23,18 @@ std::uint64_t stream_graphs::end_capture(owner_id owner) noexcept {
   return streams_[graph].key;
 }
 
-std::uint64_t stream_graphs::open_region(stream_ref stream, std::uint64_t key) {
+std::uint64_t stream_graphs::open_region(stream_ref stream, std::uint64_t key, bool captures) {
   const owner_id graph = streams_.slots().add_graph(streams_.slot_of(stream, key));
+  streams_[graph].captured.known_by_handle = captures;
   streams_.note_user();
   return streams_[graph].key;
+}
+
+bool stream_graphs::is_region_of(owner_id region, stream_ref stream, std::uint64_t key) const noexcept {
+  const stream_slot& opened = streams_[region];
+  if (opened.captured.origin_key == key) return true;
+  const bool by_handle = opened.captured.known_by_handle || streams_[streams_.slots().find(key)].capturing();
+  return by_handle && streams_.keys().has_lasting_handle(stream) && opened.stream == stream;
 }
 
 owner_id stream_graphs::find(std::uint64_t number) const noexcept {

@@ -36,6 +36,7 @@ struct stream_slot {
   struct graph_record {
     std::uint64_t origin_key = 0;          ///< the key of the capturing stream
     owner_id withheld_owner = idle_owner;  ///< owns blocks that other streams of its capture freed
+    bool known_by_handle = false;          ///< a region of a stream that captured: the key may be made of its handle
   };
 
   bool in_use = false;

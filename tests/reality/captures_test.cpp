@@ -759,6 +759,36 @@ TEST_P(AskedInACapture, TheNextRequestOfItsStreamEndsIt) {
   give(take(600 * mib, b));  // only in the place of what `a` freed
   ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
 }
+// PyTorch's graph pools: a region is opened in a capture, and asked in the next one and outside of captures.
+TEST_P(AskedInACapture, ARegionServesItsStreamWithinAndWithout) {
+  open();
+  const auto from = [&](std::uint64_t region, CUstream s) {
+    const auto got = allocator_->try_allocate({.bytes = mib, .stream = {s}, .device = 0, .region = region});
+    EXPECT_TRUE(got.ok()) << got.why().message();
+    return got ? *got : nullptr;
+  };
+  CUstream const s = stream_before_capture();
+  begin(s);
+  const std::uint64_t within = *allocator_->open_region(0, {s});
+  void* const first = from(within, s);
+  ASSERT_NE(end(s), nullptr);
+  void* const outside = from(within, s);
+  const std::uint64_t without = *allocator_->open_region(0, {s});
+  void* const second = from(without, s);
+  for (int i = 0; i < 200; ++i) give(take(512, stream()));  // by which gpumem forgets streams
+  begin(s);
+  void* const third = from(without, s);
+  void* const fourth = from(within, s);
+  ASSERT_NE(end(s), nullptr);
+  CUstream const other = stream();
+  for (const std::uint64_t region : {within, without}) {
+    EXPECT_FALSE(allocator_->try_allocate({.bytes = mib, .stream = {other}, .device = 0, .region = region}).ok());
+  }
+  for (void* const each : {first, outside, second, third, fourth}) {
+    EXPECT_TRUE(allocator_->try_deallocate(each, {.stream = stream_ref{s}}).ok());
+  }
+  for (const std::uint64_t region : {within, without}) EXPECT_TRUE(allocator_->close_region(0, region).ok());
+}
 INSTANTIATE_TEST_SUITE_P(Streams, AskedInACapture, testing::Bool(),
                          [](const auto& i) { return std::string{i.param ? "known" : "new"}; });
 
