@@ -126,9 +126,9 @@ class allocator {
   /// the graph owns the blocks that `stream` allocates.
   virtual status capture_begin(stream_ref stream) = 0;
   virtual result<graph_ref> capture_end(stream_ref stream) = 0;
-  /// For captures that gpumem noticed by itself: states that one on this physical device has ended. Queries each
-  /// non-blocking stream that was noticed to capture on the device, and ends the captures that are over. Those streams
-  /// must still exist. `wrong_device` if no pool is on that device.
+  /// For captures that gpumem noticed by itself: states that one on this physical device has ended. Queries the streams
+  /// that were noticed to capture on the device, and ends the captures that are over. The streams must still exist, but
+  /// for a blocking stream with the only capture at that time. `wrong_device` if no pool is on that device.
   virtual status captures_ended(int /*physical_device*/) { return {}; }
   /// The same, but only for captures that were noticed at a request with `reports_capture_end`. For a caller that does
   /// not know whether other parts of the program have destroyed their streams.

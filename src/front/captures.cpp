@@ -143,15 +143,7 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
         return {};
       });
   if (!ok) return ok;
-  // The driver refuses to tell a capturing stream's flags. If no blocking stream captures, this one is none; if one
-  // does, and no other capture that gpumem knows of may be on it, it is this one.
-  if (noticed_on != nullptr && !foreign) {
-    const result<bool> any = noticed_on->blocking_stream_captures();
-    made.may_block = any && *any;
-    made.blocking = made.may_block && std::ranges::none_of(open_, [&](const open_capture& open) {
-                      return open.may_block && (open.noticed_on == nullptr || open.noticed_on == noticed_on);
-                    });
-  }
+  if (noticed_on != nullptr && !foreign) note_blocking(made);
   // Pools of other devices may hold blocks that this device's streams use, and would record fences on these streams. A
   // stream of another context may even belong to one of those devices.
   for (const logical_pool& p : pools_) {
@@ -162,6 +154,24 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
   open_.splice(open_.end(), opened);
   open_count_.store(open_.size(), std::memory_order_relaxed);
   return {};
+}
+
+// The driver refuses to tell a capturing stream's flags. If no blocking stream captures, this one is none. If one does,
+// and no other capture that gpumem knows of may be on a blocking stream, this capture is. Streams that joined a capture
+// end with it.
+void captures::note_blocking(open_capture& made) {
+  const auto is_same = [&](const open_capture& open) {
+    return open.noticed_on == made.noticed_on && open.device_id == made.device_id;
+  };
+  const result<bool> any = made.noticed_on->blocking_stream_captures();
+  made.may_block = any ? *any : any.code() != errc::unsupported;
+  const bool is_only = std::ranges::none_of(open_, [&](const open_capture& open) {
+    return open.may_block && !is_same(open) && (open.noticed_on == nullptr || open.noticed_on == made.noticed_on);
+  });
+  made.blocking = (any && *any && is_only) ||
+                  std::ranges::any_of(open_, [&](const open_capture& open) { return open.blocking && is_same(open); });
+  if (!made.blocking) return;
+  for (open_capture& open : open_) open.blocking = open.blocking || is_same(open);
 }
 
 graph_ref captures::close(open_list::iterator ended) noexcept {
@@ -195,10 +205,12 @@ void captures::close_superseded(const pool& member, std::uint64_t key, stream_re
 // If a stream allocates nothing more, gpumem does not see its capture end, and must not query its handle, which may be
 // destroyed. Blocking streams need no handle: the driver tells whether any of them captures.
 void captures::close_blocking(device& gpu) {
-  const auto is_blocking = [&](const open_capture& capture) { return capture.noticed_on == &gpu && capture.blocking; };
-  if (std::ranges::none_of(open_, is_blocking)) return;
+  const auto may_block = [&](const open_capture& capture) { return capture.noticed_on == &gpu && capture.may_block; };
+  if (std::ranges::none_of(open_, may_block)) return;
   const result<bool> any = gpu.blocking_stream_captures();
-  if (any && !*any) close_where(is_blocking);
+  if (!any || *any) return;
+  close_where([&](const open_capture& capture) { return capture.noticed_on == &gpu && capture.blocking; });
+  for (open_capture& capture : open_) capture.may_block = capture.may_block && capture.noticed_on != &gpu;
 }
 
 // Notes a current capture first, so that releasing destroyed graphs does not invalidate it.
@@ -241,8 +253,11 @@ status captures::notice(const logical_pool& slot, stream_ref stream, std::uint64
     }
     return open(stream, slot.device, current);
   }
-  if (ended) {
-    close(known);
+  if (ended) {  // with its stream all that joined it
+    const std::uint64_t ended_id = known->device_id;
+    close_where([&](const open_capture& capture) {
+      return capture.noticed_on == slot.device && capture.device_id == ended_id;
+    });
   } else if (current == 0 && is_created(stream)) {
     // While it captured, the stream may have had another key (`stream_slots::key_while_capturing`).
     close_where(

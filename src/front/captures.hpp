@@ -66,7 +66,7 @@ class captures {
     std::uint64_t device_id = 0;   // 0 if the program announced it
     stream_ref stream;             // does not identify the capture alone: see `find`
     bool may_block = false;        // perhaps on a blocking stream of the device's own context
-    bool blocking = false;         // noticed, and no other known capture may be on such a stream
+    bool blocking = false;         // noticed, of a capture on such a stream: see `note_blocking`
     bool watched = false;
     bool reported = false;  // `request::reports_capture_end`
     std::vector<part> parts;
@@ -93,6 +93,7 @@ class captures {
   [[nodiscard]] bool any_open() const noexcept { return open_count_.load(std::memory_order_relaxed) != 0; }
   open_list::iterator find(const pool& member, std::uint64_t key) GPUMEM_REQUIRES(mutex_);
   status open(stream_ref stream, device* noticed_on, std::uint64_t device_id) GPUMEM_REQUIRES(mutex_);
+  void note_blocking(open_capture& made) GPUMEM_REQUIRES(mutex_);
   graph_ref close(open_list::iterator ended) noexcept GPUMEM_REQUIRES(mutex_);
   template <typename condition>
   void close_where(const condition& ended) GPUMEM_REQUIRES(mutex_);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "assign_or_return.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "pooled_allocator.hpp"
 
@@ -59,8 +60,9 @@ status pooled_allocator::end_captures(int physical_device, bool reported_only) {
 
 result<std::uint64_t> pooled_allocator::open_region(int device, stream_ref stream) {
   return with_pool<result<std::uint64_t>>(pools_, device, [stream](const logical_pool& slot) -> result<std::uint64_t> {
-    const result<std::uint64_t> key = slot.pool->streams().key_of(stream);
-    return key ? slot.pool->streams().open_region(stream, *key) : key;
+    ASSIGN_OR_RETURN(const auto captures, slot.pool->streams().captures(stream));
+    ASSIGN_OR_RETURN(const auto key, slot.pool->streams().key_of(stream, captures));
+    return slot.pool->streams().open_region(stream, key, captures);
   });
 }
 

@@ -9,18 +9,21 @@ namespace gpumem {
 pool_streams::pool_streams(arena& pool_arena) noexcept : arena_{pool_arena}, state_{pool_arena.state} {}
 
 result<std::uint64_t> pool_streams::key_of(stream_ref stream) const {
-  bool captures = false;
-  if (state_.streams.keys().captures_may_hide() && state_.streams.keys().has_lasting_handle(stream)) {
-    ASSIGN_OR_RETURN(const auto capture, state_.own_device.capture_id(stream));
-    captures = capture != 0;
-  }
-  return key_of(stream, captures);
+  ASSIGN_OR_RETURN(const auto part_of_capture, captures(stream));
+  return key_of(stream, part_of_capture);
+}
+
+result<bool> pool_streams::captures(stream_ref stream) const {
+  if (!state_.streams.keys().captures_may_hide() || !state_.streams.keys().has_lasting_handle(stream)) return false;
+  ASSIGN_OR_RETURN(const auto capture, state_.own_device.capture_id(stream));
+  return capture != 0;
 }
 
 result<std::uint64_t> pool_streams::key_of(stream_ref stream, bool captures) const {
   if (!captures || !state_.streams.keys().has_lasting_handle(stream)) return state_.streams.keys().key_of(stream);
+  ASSIGN_OR_RETURN(const auto foreign, state_.own_device.foreign_context(stream));
   const arena_lock lock{state_.mutex};
-  return state_.streams.slots().key_while_capturing(stream);
+  return state_.streams.slots().key_while_capturing(stream, foreign);
 }
 
 status pool_streams::stream_release(std::uint64_t key) {
@@ -123,9 +126,7 @@ status pool_streams::graph_release(std::uint64_t graph) {
   return gone;
 }
 
-std::uint64_t pool_streams::open_region(stream_ref stream, std::uint64_t key) {
-  const stream_keys& keys = state_.streams.keys();
-  const bool captures = keys.captures_may_hide() && keys.has_lasting_handle(stream) && !keys.captures_nothing(stream);
+std::uint64_t pool_streams::open_region(stream_ref stream, std::uint64_t key, bool captures) {
   const arena_lock lock{state_.mutex};
   return state_.graphs.open_region(stream, key, captures);
 }

@@ -52,7 +52,9 @@ class pool_streams {
 
   /// The stream's key; under `query` this asks the device. Takes the lock only if the stream captures.
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref stream) const;
-  /// The same where the caller has asked whether the stream captures.
+  /// Whether the stream is part of a capture; false where its key does not depend on that.
+  [[nodiscard]] result<bool> captures(stream_ref stream) const;
+  /// The key of a stream that is, or is not, part of a capture.
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref stream, bool captures) const;
   /// Call before the stream with that key is destroyed: returns its cached blocks to the heap, records a fence behind
   /// its frees, and waits until no thread uses its handle. Does nothing for an unknown key; refuses a stream that
@@ -70,8 +72,9 @@ class pool_streams {
   /// afterwards. `stream_key`: the capturing stream's key, if it is this pool's.
   void wait_for_calls(capture_effect effect, std::optional<std::uint64_t> stream_key);
   status graph_release(std::uint64_t graph);
-  /// Opens a region for the stream and returns its number; `graph_release` closes it.
-  std::uint64_t open_region(stream_ref stream, std::uint64_t key);
+  /// Opens a region for the stream and returns its number; `graph_release` closes it. `captures`: the stream is part of
+  /// a capture.
+  std::uint64_t open_region(stream_ref stream, std::uint64_t key, bool captures = false);
   /// Makes `all` represent all work of the device (context_order.hpp). Called once, before the first request.
   status stand_for_all_work(stream_ref all);
 

@@ -30,11 +30,18 @@ std::uint64_t stream_graphs::open_region(stream_ref stream, std::uint64_t key, b
   return streams_[graph].key;
 }
 
-bool stream_graphs::is_region_of(owner_id region, stream_ref stream, std::uint64_t key) const noexcept {
-  const stream_slot& opened = streams_[region];
-  if (opened.captured.origin_key == key) return true;
-  const bool by_handle = opened.captured.known_by_handle || streams_[streams_.slots().find(key)].capturing();
-  return by_handle && streams_.keys().has_lasting_handle(stream) && opened.stream == stream;
+bool stream_graphs::is_region_of(owner_id region, stream_ref stream, std::uint64_t key) noexcept {
+  stream_slot& opened = streams_[region];
+  const bool captures = streams_[streams_.slots().find(key)].capturing();
+  if (opened.captured.origin_key != key) {
+    if (!captures && !opened.captured.known_by_handle) return false;
+    if (!streams_.keys().has_lasting_handle(stream) || opened.stream != stream) return false;
+  }
+  if (!captures) {
+    opened.captured.origin_key = key;
+    opened.captured.known_by_handle = false;
+  }
+  return true;
 }
 
 owner_id stream_graphs::find(std::uint64_t number) const noexcept {

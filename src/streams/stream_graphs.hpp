@@ -23,8 +23,9 @@ class stream_graphs {
   /// stream. Throws like `stream_order::slot_of`.
   /// `captures`: the stream is part of a capture, so its key may not be its own (`stream_slots::key_while_capturing`).
   std::uint64_t open_region(stream_ref stream, std::uint64_t key, bool captures = false);
-  /// Whether the region was opened for this stream. Where a key may not be the stream's own, the handles decide.
-  [[nodiscard]] bool is_region_of(owner_id region, stream_ref stream, std::uint64_t key) const noexcept;
+  /// Whether the region was opened for this stream. Where a key may not be the stream's own, the handles decide; the
+  /// first request outside of captures then gives the region its key.
+  [[nodiscard]] bool is_region_of(owner_id region, stream_ref stream, std::uint64_t key) noexcept;
   /// The slot of an open graph or region; `idle_owner` if there is none.
   [[nodiscard]] owner_id find(std::uint64_t number) const noexcept;
   /// The owner of a graph's block that the stream with `key` has freed. The capturing stream's frees stay with the

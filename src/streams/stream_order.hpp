@@ -83,7 +83,7 @@ class stream_order {
   /// Called when the program names the slot's stream, so that its handle is valid. Reserves a fence on the stream if
   /// its frees are a batch (of `batch_bytes` here) and, unless `batch_bytes` is given, another stream is known. Does
   /// nothing for a stream that captures or whose handle is known to be valid. The caller records the fence before it
-  /// releases the lock for anything else. `was_asked`: this call has queried the stream's id; otherwise the handle may
+  /// releases the lock for anything else. `was_asked`: this call has learnt the stream's key; otherwise the handle may
   /// be a later stream's, and the device is queried.
   void fence_named(owner_id owner, bool was_asked, std::uint64_t batch_bytes = bytes_a_batch) noexcept;
   /// Reserves a fence behind everything the slot's stream was given so far, without recording it, because recording can

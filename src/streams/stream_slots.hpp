@@ -80,12 +80,16 @@ class stream_slots {
   [[nodiscard]] owner_id latest(stream_ref stream) const noexcept { return slot_in(by_handle_, number_of(stream)); }
   /// The key of that stream; does not ask the driver.
   [[nodiscard]] std::optional<std::uint64_t> key_of_handle(stream_ref stream) const noexcept;
-  /// The key of a created stream while it captures, when the driver does not tell its id: that of the latest stream
-  /// with the handle, or a key made of the handle. The stream may be a later one with that handle, so only its graph
-  /// may own its allocations.
-  [[nodiscard]] std::uint64_t key_while_capturing(stream_ref stream) const noexcept {
+  /// The key of a created stream of the context `foreign` while it captures, when the driver does not tell its id: that
+  /// of the latest stream with the handle, if it had the same context, or a key made of the handle. The stream may be a
+  /// later one with that handle, so only its graph and its regions may own its allocations.
+  [[nodiscard]] std::uint64_t key_while_capturing(stream_ref stream, std::uint64_t foreign) const noexcept {
     constexpr std::uint64_t no_id = std::uint64_t{1} << 63;  // the driver's ids are small
-    return key_of_handle(stream).value_or(number_of(stream) | no_id);
+    constexpr std::uint64_t own_bits = (std::uint64_t{1} << 62) - 1;
+    constexpr std::uint64_t odd = 0x9E3779B97F4A7C15;  // spreads the bits of a context's address
+    const owner_id owner = latest(stream);
+    if (owner != idle_owner && slots_[owner].foreign == foreign) return slots_[owner].key;
+    return ((number_of(stream) ^ foreign * odd) & own_bits) | no_id;
   }
   /// The slot of a graph that has not been removed; `idle_owner` if there is none.
   [[nodiscard]] owner_id find_graph(std::uint64_t number) const noexcept { return slot_in(graphs_, number); }

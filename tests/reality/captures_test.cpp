@@ -787,10 +787,120 @@ TEST_P(AskedInACapture, ARegionServesItsStreamWithinAndWithout) {
   for (void* const each : {first, outside, second, third, fourth}) {
     EXPECT_TRUE(allocator_->try_deallocate(each, {.stream = stream_ref{s}}).ok());
   }
-  for (const std::uint64_t region : {within, without}) EXPECT_TRUE(allocator_->close_region(0, region).ok());
+  ASSERT_EQ(cuStreamDestroy(s), CUDA_SUCCESS);
+  CUstream const later = stream();
+  ASSERT_EQ(later, s) << "the driver gives the handle again";
+  for (const std::uint64_t region : {within, without}) {
+    EXPECT_FALSE(allocator_->try_allocate({.bytes = mib, .stream = {later}, .device = 0, .region = region}).ok());
+    EXPECT_TRUE(allocator_->close_region(0, region).ok());
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Streams, AskedInACapture, testing::Bool(),
                          [](const auto& i) { return std::string{i.param ? "known" : "new"}; });
+
+// Streams that joined a capture end with it, and take none of the legacy stream's answers with them.
+TEST_F(Captures, ACaptureOfTwoBlockingStreamsIsOverForBoth) {
+  open({{"limit", "1GiB"}});
+  const auto blocking = [] {
+    CUstream s = nullptr;
+    EXPECT_EQ(cuStreamCreate(&s, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+    return s;
+  };
+  CUstream const a = stream();
+  CUstream const b = stream();
+  std::vector<CUgraph> graphs;
+  for (int i = 0; i < 2; ++i) {
+    CUstream const first = blocking();
+    CUstream const joined = blocking();
+    void* const p = take(512 * mib, a);
+    begin(first);
+    give(take(mib, first));
+    wait(joined, first);
+    give(take(mib, joined));
+    wait(first, joined);
+    graphs.push_back(end(first));
+    ASSERT_EQ(cuStreamDestroy(joined), CUDA_SUCCESS);
+    give(p);
+    EXPECT_TRUE(allocator_->captures_ended(0).ok());
+    give(take(600 * mib, b));  // only in the place of what `a` freed
+    static_cast<void>(cuCtxSynchronize());
+    EXPECT_TRUE(allocator_->trim(0).ok());
+  }
+  for (CUgraph const graph : graphs) ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+}
+
+// A thread's own stream on each of two devices; the handle is the same.
+class OwnStreams : public Reality, public testing::WithParamInterface<const char*> {};
+
+TEST_P(OwnStreams, KeepTheirKeysInACapture) {
+  open();
+  const auto* const driver = *resolve_cuda_driver(reinterpret_cast<void*>(&cuGetProcAddress));
+  const auto second = *open_cuda_device({.ordinal = 1, .driver = driver});
+  std::array<device*, 2> both{device_.get(), second.get()};
+  settings s;
+  ASSERT_TRUE(s.set("stream_ids", GetParam()).ok());
+  allocator_ = *allocator::open(both, s);
+  CUcontext context_of_second = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context_of_second, 1), CUDA_SUCCESS);
+  const auto from = [&](int ordinal) {
+    const auto got = allocator_->try_allocate({.bytes = mib, .stream = {CU_STREAM_PER_THREAD}, .device = ordinal});
+    EXPECT_TRUE(got.ok()) << got.why().message();
+    return got ? *got : nullptr;
+  };
+  give(from(0));
+  const stream_ref own{CU_STREAM_PER_THREAD};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(allocator_->capture_begin(own).ok());
+    begin(CU_STREAM_PER_THREAD);
+    void* const inside = from(0);
+    EXPECT_TRUE(allocator_->try_deallocate(from(1)).ok());
+    void* const again = from(0);
+    CUgraph const graph = end(CU_STREAM_PER_THREAD);
+    const auto number = allocator_->capture_end(own);
+    ASSERT_TRUE(number.ok()) << number.why().message();
+    for (void* const each : {inside, again}) EXPECT_TRUE(allocator_->try_deallocate(each).ok());
+    void* const after = from(0);
+    EXPECT_NE(after, inside) << "the graph has it";
+    EXPECT_NE(after, again) << "the graph has it";
+    EXPECT_TRUE(allocator_->try_deallocate(after).ok());
+    ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  }
+  allocator_.reset();
+}
+INSTANTIATE_TEST_SUITE_P(Ids, OwnStreams, testing::Values("query", "notify"),
+                         [](const auto& i) { return std::string{i.param}; });
+
+// A destroyed stream of this context had the handle of a stream of another one.
+TEST_F(Captures, AGraphIsFencedInTheContextOfItsStreamThoughAnotherHadTheHandle) {
+  open({{"limit", "1GiB"}});
+  CUcontext elsewhere = nullptr;
+  ASSERT_EQ(cuCtxCreate_v2(&elsewhere, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
+  CUstream const first = stream();
+  give(take(mib, first));
+  ASSERT_EQ(cuStreamDestroy(first), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(elsewhere), CUDA_SUCCESS);
+  CUstream const second = stream();
+  ASSERT_EQ(second, first) << "the driver gives the handle again";
+  begin(second);
+  void* const p = take(512 * mib, second);
+  use(second, p, 512 * mib, 5'000'000);
+  CUgraph const graph = end(second);
+  CUgraphExec run = nullptr;
+  ASSERT_EQ(cuGraphInstantiateWithFlags(&run, graph, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphLaunch(run, second), CUDA_SUCCESS);
+  give(p);
+  ASSERT_EQ(cuGraphExecDestroy(run), CUDA_SUCCESS);
+  simcuda::finish_destructors();
+  ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
+  CUstream const b = stream();
+  const auto got = allocator_->try_allocate({.bytes = 600 * mib, .stream = {b}});  // the referee judges its place
+  if (got) {
+    simcuda::device(0).handed_out(number(*got), 600 * mib, simcuda::stream_of(b));
+    give(*got);
+  }
+}
 
 // The destroyed stream blocked, and the one with its handle does not.
 TEST_F(Captures, ACaptureIsNotEndedByWhatAnEarlierStreamWithTheHandleWas) {

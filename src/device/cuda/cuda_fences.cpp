@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -215,13 +216,20 @@ result<std::uint64_t> cuda_device::do_stream_id(stream_ref stream) {
     return driver_status(driver_, driver_.stream_get_id.name, done, fmt::format("of stream {}", stream.handle));
   };
   if (!depends_on_context(stream) && condition() == device_condition::usable) return ask();
-  // Caches the id of the per-thread stream, which stays the same while the thread and this device exist.
-  thread_local struct {
+  // The ids of the thread's own stream on the latest devices. An id stays the same while the thread and its device
+  // exist.
+  struct known_id {
     std::uint64_t device = 0;
     std::uint64_t id = 0;
-  } last;
+  };
+  thread_local std::array<known_id, 64> known;
+  thread_local std::size_t next = 0;
   const bool per_thread = stream_of(stream) == CU_STREAM_PER_THREAD;
-  if (per_thread && last.device == number_ && condition() == device_condition::usable) return last.id;
+  if (per_thread && condition() == device_condition::usable) {
+    const auto found = std::ranges::find(known, number_, &known_id::device);
+    if (found != known.end()) return found->id;
+  }
+  const auto keep = [&](std::uint64_t id) { known[next++ % known.size()] = {number_, id}; };
   const entered scope{*this};
   if (!scope.ok()) return scope.why();
   if (per_thread) {
@@ -230,12 +238,13 @@ result<std::uint64_t> cuda_device::do_stream_id(stream_ref stream) {
     ASSIGN_OR_RETURN(const auto capture, do_capture_id(stream));
     static std::atomic<std::uint64_t> unnamed{std::uint64_t{3} << 62};
     if (capture != 0) {
-      last = {number_, unnamed.fetch_add(1, std::memory_order_relaxed)};
-      return last.id;
+      const std::uint64_t id = unnamed.fetch_add(1, std::memory_order_relaxed);
+      keep(id);
+      return id;
     }
   }
   result<std::uint64_t> id = ask();
-  if (id && per_thread) last = {number_, *id};
+  if (id && per_thread) keep(*id);
   return id;
 }
 
