@@ -217,12 +217,12 @@ result<std::uint64_t> cuda_device::do_stream_id(stream_ref stream) {
   };
   if (!depends_on_context(stream) && condition() == device_condition::usable) return ask();
   // The ids of the thread's own stream on the latest devices. An id stays the same while the thread and its device
-  // exist.
+  // exist. Few, because a library that is opened late finds little room for its threads' variables.
   struct known_id {
     std::uint64_t device = 0;
     std::uint64_t id = 0;
   };
-  thread_local std::array<known_id, 64> known;
+  thread_local std::array<known_id, 8> known;
   thread_local std::size_t next = 0;
   const bool per_thread = stream_of(stream) == CU_STREAM_PER_THREAD;
   if (per_thread && condition() == device_condition::usable) {
