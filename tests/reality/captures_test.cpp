@@ -870,38 +870,6 @@ TEST_P(OwnStreams, KeepTheirKeysInACapture) {
 INSTANTIATE_TEST_SUITE_P(Ids, OwnStreams, testing::Values("query", "notify"),
                          [](const auto& i) { return std::string{i.param}; });
 
-// A destroyed stream of this context had the handle of a stream of another one.
-TEST_F(Captures, AGraphIsFencedInTheContextOfItsStreamThoughAnotherHadTheHandle) {
-  open({{"limit", "1GiB"}});
-  CUcontext elsewhere = nullptr;
-  ASSERT_EQ(cuCtxCreate_v2(&elsewhere, 0, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
-  CUstream const first = stream();
-  give(take(mib, first));
-  ASSERT_EQ(cuStreamDestroy(first), CUDA_SUCCESS);
-  ASSERT_EQ(cuCtxSetCurrent(elsewhere), CUDA_SUCCESS);
-  CUstream const second = stream();
-  ASSERT_EQ(second, first) << "the driver gives the handle again";
-  begin(second);
-  void* const p = take(512 * mib, second);
-  use(second, p, 512 * mib, 5'000'000);
-  CUgraph const graph = end(second);
-  CUgraphExec run = nullptr;
-  ASSERT_EQ(cuGraphInstantiateWithFlags(&run, graph, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
-  ASSERT_EQ(cuGraphLaunch(run, second), CUDA_SUCCESS);
-  give(p);
-  ASSERT_EQ(cuGraphExecDestroy(run), CUDA_SUCCESS);
-  simcuda::finish_destructors();
-  ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
-  CUstream const b = stream();
-  const auto got = allocator_->try_allocate({.bytes = 600 * mib, .stream = {b}});  // the referee judges its place
-  if (got) {
-    simcuda::device(0).handed_out(number(*got), 600 * mib, simcuda::stream_of(b));
-    give(*got);
-  }
-}
-
 // The destroyed stream blocked, and the one with its handle does not.
 TEST_F(Captures, ACaptureIsNotEndedByWhatAnEarlierStreamWithTheHandleWas) {
   open({{"limit", "1GiB"}});
