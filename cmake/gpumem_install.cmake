@@ -34,7 +34,7 @@ install(SCRIPT ${PROJECT_BINARY_DIR}/run_ldconfig.cmake COMPONENT library)
 # The Python package with all that it needs, in a folder `gpumem`: `cmake --install ... --component python --prefix` puts
 # it into a folder of modules, and a wheel is made of the same (pyproject.toml). No other installation has it.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/python/gpumem DESTINATION . COMPONENT python EXCLUDE_FROM_ALL
-        FILES_MATCHING PATTERN "*.py" PATTERN "*.cpp" PATTERN "*.hpp" PATTERN "__pycache__" EXCLUDE)
+        FILES_MATCHING PATTERN "*.py" PATTERN "*.cpp" PATTERN "*.hpp" PATTERN "*.map" PATTERN "__pycache__" EXCLUDE)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/gpumem DESTINATION gpumem/include COMPONENT python EXCLUDE_FROM_ALL
         FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
 install(FILES $<TARGET_FILE:gpumem> DESTINATION gpumem/lib RENAME libgpumem.so.0 COMPONENT python EXCLUDE_FROM_ALL)

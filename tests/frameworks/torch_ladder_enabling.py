@@ -80,6 +80,18 @@ def eight_ranks_compile_once():
 
 
 @step
+def extension_exports_its_functions_alone():
+    """Its copies of the C++ library's functions serve no other library."""
+    from gpumem.torch import _build
+
+    made = _build.prebuilt(torch) or _build.build(torch)
+    told = subprocess.run(["nm", "-D", "--defined-only", "--format=posix", made], capture_output=True, text=True, check=True)
+    names = [line.split()[0] for line in told.stdout.splitlines()]
+    expect("other names", [name for name in names if not name.startswith("gpumem_torch_")], [])
+    return f"{len(names)} functions"
+
+
+@step
 def compiled_with_tritons_headers():
     """Without a Toolkit and NVIDIA's wheels."""
     from gpumem.torch import _build

@@ -12,6 +12,8 @@ import tempfile
 
 import torch
 
+import torch_ladder_users
+
 from ladder_steps import MIB, Steps
 
 STEPS = Steps()
@@ -84,13 +86,12 @@ SEEN void use_elsewhere(void* at) {
 def compiled(folder):
     from gpumem.torch import _build
 
-    cxx, here = _build.compiler()[0], os.path.dirname(torch.__file__)
+    cxx = _build.compiler()[0]
     for name, source in (("failing", FAILING), ("probe", PROBE)):
         (folder / f"{name}.cpp").write_text(source)
     subprocess.run([cxx, "-std=c++20", "-O1", "-fPIC", "-shared", str(folder / "failing.cpp"), "-o",
                     str(folder / "failing.so")], check=True)
-    line = _build.command(here, torch._C._GLIBCXX_USE_CXX11_ABI, cxx, _build.cuda_headers(), folder / "probe.so")
-    line[line.index(str(_build.SOURCE))] = str(folder / "probe.cpp")
+    line = torch_ladder_users.probe_command(folder / "probe.cpp", folder / "probe.so")
     subprocess.run([*line, str(folder / "failing.so")], check=True)
 
 

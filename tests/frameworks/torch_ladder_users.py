@@ -243,6 +243,16 @@ def record_kept():
     return f"{len(rows)} rows, through two ends of the program's record and a request that did not fit"
 
 
+def probe_command(source, out):
+    """The compiler's command for a library of this file, which exports all that is visible."""
+    from gpumem.torch import _build
+
+    line = _build.command(os.path.dirname(torch.__file__), torch._C._GLIBCXX_USE_CXX11_ABI, _build.compiler()[0],
+                          _build.cuda_headers(), out)
+    line[line.index(str(_build.SOURCE))] = str(source)
+    return [each for each in line if "--version-script" not in each]
+
+
 def probe_in_cpp(code=PROBE):
     """A library of this code. LADDER_PROBES, a folder, has those of other processes."""
     import ctypes
@@ -253,16 +263,11 @@ def probe_in_cpp(code=PROBE):
         folder = pathlib.Path(os.environ.get("LADDER_PROBES", own_folder))
         source = pathlib.Path(own_folder) / "probe.cpp"
         source.write_text(code)
-
-        def command(out):
-            line = _build.command(os.path.dirname(torch.__file__), torch._C._GLIBCXX_USE_CXX11_ABI, _build.compiler()[0],
-                                  _build.cuda_headers(), out)
-            line[line.index(str(_build.SOURCE))] = str(source)
-            return line
-
         name = "probe-" + _build.key_of([code])
         made = folder / f"{name}.so"
-        return ctypes.CDLL(str(made if made.exists() else _build.compile_into(folder, name, command)))
+        if not made.exists():
+            _build.compile_into(folder, name, lambda out: probe_command(source, out))
+        return ctypes.CDLL(str(made))
 
 
 @step

@@ -45,7 +45,7 @@ def command(torch_folder, abi, cxx, headers, out, *, movable=False):
             f"-D_GLIBCXX_USE_CXX11_ABI={int(abi)}",
             f"-I{include_folder()}", f"-isystem{torch_folder / 'include'}",
             f"-isystem{torch_folder / 'include' / 'torch' / 'csrc' / 'api' / 'include'}", f"-isystem{headers}",
-            str(SOURCE), "-o", str(out),
+            str(SOURCE), "-o", str(out), f"-Wl,--version-script={SOURCE.parent / 'exports.map'}",
             f"-L{torch_folder / 'lib'}", "-lc10_cuda", "-ltorch_cuda", "-lc10", str(library()), *paths]
 
 
