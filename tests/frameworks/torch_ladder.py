@@ -327,14 +327,15 @@ def out_of_memory():
 def memory_fraction():
     nothing_left()
     torch.cuda.set_per_process_memory_fraction(0.25)
+    gib = int(torch.cuda.get_device_properties(0).total_memory * 0.3) >> 30
     try:
-        torch.empty(24 << 30, dtype=torch.uint8, device="cuda")
-        raise AssertionError("24 GiB were given under a fraction of 0.25")
+        torch.empty(gib << 30, dtype=torch.uint8, device="cuda")
+        raise AssertionError(f"{gib} GiB were given under a fraction of 0.25")
     except torch.cuda.OutOfMemoryError:
         pass
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    return "24 GiB refused under 0.25"
+    return f"{gib} GiB refused under 0.25"
 
 
 @step
