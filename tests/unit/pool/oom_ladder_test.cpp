@@ -92,6 +92,17 @@ TEST(oom_ladder, under_poll_only_what_is_done_is_taken) {
   EXPECT_EQ(x.tested.stats().device_waits, 0U);
 }
 
+TEST(oom_ladder, under_poll_an_event_is_asked_again_before_the_pool_grows) {
+  short_of_memory x{stream_reuse::poll};
+  const call_cost query = sim_default_costs()[static_cast<std::size_t>(device_call::query)];
+  const call_cost record = sim_default_costs()[static_cast<std::size_t>(device_call::record)];
+  const address a = x.tested.take(8 * mib, x.one);
+  x.device.enqueue(x.one, record.fixed_ns + 3 * query.fixed_ns);
+  x.give(a);
+  EXPECT_EQ(x.take(8 * mib, x.two), a) << "its work ends before growing would";
+  EXPECT_EQ(x.tested.stats().host_waits, 0U);
+}
+
 TEST(oom_ladder, under_host_the_host_waits_before_it_grows) {
   short_of_memory x{stream_reuse::host};
   const address a = x.take(8 * mib, x.one);
