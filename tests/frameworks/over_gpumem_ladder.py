@@ -428,7 +428,7 @@ def numba_bad_setting():
 # --- several in one process ----------------------------------------------------------------------------------------------
 
 
-@step(GPUMEM_POLICY="growth", SIMCUDA_REFEREE="1")
+@step(SIMCUDA_REFEREE="1")
 def together_one_pool():
     sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "examples"))
     import one_pool
