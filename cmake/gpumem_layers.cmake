@@ -85,6 +85,8 @@ endfunction()
 
 # gpumem_contain(TARGET): the linked file needs libc alone, of glibc 2.34 or later.
 function(gpumem_contain target)
-  target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/adapters/preload/symbols/older_glibc.cpp)
+  set(symbols ${PROJECT_SOURCE_DIR}/src/adapters/preload/symbols/older_glibc.cpp)
+  target_sources(${target} PRIVATE ${symbols})
+  set_source_files_properties(${symbols} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc LINKER:--as-needed LINKER:--exclude-libs,ALL)
 endfunction()

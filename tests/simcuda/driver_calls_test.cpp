@@ -5,12 +5,11 @@
 #include <string_view>
 #include <thread>
 
+#include "bits.hpp"
 #include "simcuda.hpp"
 
 namespace gpumem {
 namespace {
-
-constexpr std::size_t mib = std::size_t{1} << 20;
 
 class SimcudaCalls : public testing::Test {
  protected:

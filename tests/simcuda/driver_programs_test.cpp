@@ -8,12 +8,11 @@
 #include <cstddef>
 #include <thread>
 
+#include "bits.hpp"
 #include "simcuda.hpp"
 
 namespace gpumem {
 namespace {
-
-constexpr std::size_t mib = std::size_t{1} << 20;
 
 class SimcudaPrograms : public testing::Test {
  protected:

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "bits.hpp"
 #include "simcuda.hpp"
 
 // Former signatures, which the newest headers do not declare.
@@ -16,8 +17,6 @@ extern "C" CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureS
 
 namespace gpumem {
 namespace {
-
-constexpr std::size_t mib = std::size_t{1} << 20;
 
 class Harsh : public testing::Test {
  protected:

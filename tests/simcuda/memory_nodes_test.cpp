@@ -3,12 +3,11 @@
 #include <cuda.h>
 #include <gtest/gtest.h>
 
+#include "bits.hpp"
 #include "simcuda.hpp"
 
 namespace gpumem {
 namespace {
-
-constexpr std::size_t mib = std::size_t{1} << 20;
 
 class MemoryNodes : public testing::Test {
  protected:

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "bits.hpp"
 #include "child_process.hpp"
 #include "gpumem/allocator.hpp"
 #include "gpumem/sim_device.hpp"
@@ -20,7 +21,6 @@
 namespace gpumem {
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 constexpr std::uint64_t group_limit = 4096 * mib;
 constexpr std::uint64_t operations = 1'000'000;
 constexpr unsigned threads_each = 8;

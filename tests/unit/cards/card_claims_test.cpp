@@ -6,10 +6,11 @@
 
 #include <vector>
 
+#include "bits.hpp"
+
 namespace gpumem {
 namespace {
 
-constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 constexpr std::uint64_t second = 1'000'000'000;
 constexpr int nobody = 999'999'999;
 

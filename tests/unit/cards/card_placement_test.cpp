@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "bits.hpp"
 #include "card_usage.hpp"
 
 namespace gpumem {
@@ -18,8 +19,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 
 /// Cards with names of this process and test only, so that leases of other runs do not clash.
 std::vector<card_state> cards(std::size_t count) {

@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "bits.hpp"
 #include "card_claims.hpp"
 #include "temporary_folder.hpp"
 
@@ -27,7 +28,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 constexpr off_t first_row = 128;
 
 card_claim claim_on(const std::string& uuid, std::uint64_t bytes = gib) {

@@ -5,14 +5,13 @@
 
 #include <memory>
 
+#include "bits.hpp"
 #include "gpumem/allocator.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "simcuda.hpp"
 
 namespace gpumem {
 namespace {
-
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
 class CudaCapture : public ::testing::TestWithParam<const char*> {
  protected:

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "bits.hpp"
 #include "gpumem/allocator.hpp"
 #include "simcuda.hpp"
 
@@ -22,7 +23,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 constexpr std::uint64_t total = 512 * mib;
 
 const cuda_driver* driver() {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bits.hpp"
 #include "gpumem/allocator.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "log.hpp"
@@ -17,8 +18,6 @@ namespace gpumem {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
 const cuda_driver* driver() { return *resolve_cuda_driver(reinterpret_cast<void*>(&cuGetProcAddress)); }
 

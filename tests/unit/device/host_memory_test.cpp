@@ -4,11 +4,10 @@
 #include <cstring>
 
 #include "gpumem/sim_device.hpp"
+#include "page.hpp"
 
 namespace gpumem {
 namespace {
-
-constexpr std::uint64_t page = std::uint64_t{2} << 20;
 
 unsigned char* bytes_at(address at) { return reinterpret_cast<unsigned char*>(static_cast<std::uintptr_t>(at)); }
 

@@ -4,14 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bits.hpp"
 #include "gpumem/sim_device.hpp"
 
 namespace gpumem {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr std::uint64_t mib = 1 << 20;
 
 struct PinnedDevice : ::testing::Test {
   std::uint64_t calls(device_call kind) { return gpu.calls()[static_cast<std::size_t>(kind)]; }

@@ -4,12 +4,11 @@
 #include <string>
 
 #include "gpumem/sim_device.hpp"
+#include "page.hpp"
 
 namespace gpumem {
 namespace {
 
-constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
-constexpr std::uint64_t page = 2 * MiB;
 constexpr std::uint64_t lag_ns = 1'000'000;
 
 class Referee : public ::testing::Test {
@@ -18,7 +17,7 @@ class Referee : public ::testing::Test {
   stream_ref a = device.create_stream();
   stream_ref b = device.create_stream();
   stream_ref c = device.create_stream();
-  address x = *device.alloc(16 * MiB);
+  address x = *device.alloc(16 * mib);
 
   /// A block handed to `s`, used there and given back.
   void use_and_give_back(stream_ref s, address at, std::uint64_t bytes) {
@@ -293,7 +292,7 @@ TEST_F(Referee, GivenBackEndsTheHandingOut) {
 // --- not mapped ----------------------------------------------------------------------------------------------
 
 TEST_F(Referee, ReportsBytesWithNothingBehindThem) {
-  device.handed_out(x + 16 * MiB - 512, 1024, a);  // half of it beyond the segment
+  device.handed_out(x + 16 * mib - 512, 1024, a);  // half of it beyond the segment
   ASSERT_EQ(device.hazard_count(), 1U);
   EXPECT_EQ(device.hazards().front().kind, hazard_kind::use_after_free);
   device.enqueue_use(a, lag_ns, 4096, 4096);

@@ -8,13 +8,12 @@
 #include <string>
 
 #include "gpumem/sim_device.hpp"
+#include "page.hpp"
 
 namespace gpumem {
 namespace {
 
 using ::testing::StartsWith;
-
-constexpr std::uint64_t page = std::uint64_t{2} << 20;
 
 call_cost cost_of(device_call call) { return sim_default_costs()[static_cast<std::size_t>(call)]; }
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "page.hpp"
+
 namespace gpumem {
 namespace {
-
-constexpr std::uint64_t page = std::uint64_t{2} << 20;
 
 /// A device in a state in which one call of each kind can succeed.
 struct ready_device {

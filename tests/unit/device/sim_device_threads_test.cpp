@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "gpumem/sim_device.hpp"
+#include "page.hpp"
 
 namespace gpumem {
 namespace {
 
-constexpr std::uint64_t page = std::uint64_t{2} << 20;
 constexpr int threads = 4;
 constexpr int rounds = 300;
 

@@ -2,56 +2,54 @@
 #include <gtest/gtest.h>
 
 #include "gpumem/sim_device.hpp"
+#include "page.hpp"
 
 namespace gpumem {
 namespace {
 
-constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
-constexpr std::uint64_t page = 2 * MiB;
-
 class SimMapping : public ::testing::Test {
  protected:
-  sim_device device{{.capacity_bytes = 64 * MiB}};
-  address range = *device.reserve(32 * MiB);
+  sim_device device{{.capacity_bytes = 64 * mib}};
+  address range = *device.reserve(32 * mib);
 
   page_run run_of(std::uint64_t bytes) { return *device.create(bytes); }
 };
 
 TEST_F(SimMapping, OnlyCreateTakesPhysicalMemory) {
   EXPECT_EQ(device.used_bytes(), 0U);
-  const page_run run = run_of(4 * MiB);
-  EXPECT_EQ(device.used_bytes(), 4 * MiB);
-  EXPECT_TRUE(device.map(range, 4 * MiB, run));
-  EXPECT_TRUE(device.set_access(range, 4 * MiB));
-  EXPECT_EQ(device.used_bytes(), 4 * MiB);
+  const page_run run = run_of(4 * mib);
+  EXPECT_EQ(device.used_bytes(), 4 * mib);
+  EXPECT_TRUE(device.map(range, 4 * mib, run));
+  EXPECT_TRUE(device.set_access(range, 4 * mib));
+  EXPECT_EQ(device.used_bytes(), 4 * mib);
   EXPECT_EQ(device.live_mappings(), 2U);
-  EXPECT_EQ(device.create(62 * MiB).code(), errc::out_of_memory);
+  EXPECT_EQ(device.create(62 * mib).code(), errc::out_of_memory);
 }
 
 TEST_F(SimMapping, MemoryReturnsWhenDestroyedAndNowhereMapped) {
-  const page_run run = run_of(2 * MiB);
-  ASSERT_TRUE(device.map(range, 2 * MiB, run));
-  ASSERT_TRUE(device.map(range + 8 * MiB, 2 * MiB, run));  // one run, mapped twice
-  EXPECT_EQ(device.used_bytes(), 2 * MiB);
+  const page_run run = run_of(2 * mib);
+  ASSERT_TRUE(device.map(range, 2 * mib, run));
+  ASSERT_TRUE(device.map(range + 8 * mib, 2 * mib, run));  // one run, mapped twice
+  EXPECT_EQ(device.used_bytes(), 2 * mib);
   EXPECT_EQ(device.live_mappings(), 2U);
   EXPECT_TRUE(device.destroy(run));
-  EXPECT_EQ(device.used_bytes(), 2 * MiB);
-  EXPECT_TRUE(device.unmap(range, 2 * MiB));
-  EXPECT_EQ(device.used_bytes(), 2 * MiB);
-  EXPECT_TRUE(device.unmap(range + 8 * MiB, 2 * MiB));
+  EXPECT_EQ(device.used_bytes(), 2 * mib);
+  EXPECT_TRUE(device.unmap(range, 2 * mib));
+  EXPECT_EQ(device.used_bytes(), 2 * mib);
+  EXPECT_TRUE(device.unmap(range + 8 * mib, 2 * mib));
   EXPECT_EQ(device.used_bytes(), 0U);
   EXPECT_EQ(device.live_mappings(), 0U);
 }
 
 TEST_F(SimMapping, UnmappedRunCanBeMappedAgain) {
-  const page_run run = run_of(2 * MiB);
-  ASSERT_TRUE(device.map(range, 2 * MiB, run));
-  ASSERT_TRUE(device.unmap(range, 2 * MiB));
-  EXPECT_TRUE(device.map(range + 2 * MiB, 2 * MiB, run));
+  const page_run run = run_of(2 * mib);
+  ASSERT_TRUE(device.map(range, 2 * mib, run));
+  ASSERT_TRUE(device.unmap(range, 2 * mib));
+  EXPECT_TRUE(device.map(range + 2 * mib, 2 * mib, run));
 }
 
 TEST_F(SimMapping, SizesAreWholePages) {
-  for (const std::uint64_t bytes : {std::uint64_t{0}, MiB, 3 * MiB}) {
+  for (const std::uint64_t bytes : {std::uint64_t{0}, mib, 3 * mib}) {
     EXPECT_EQ(device.reserve(bytes).code(), errc::invalid_argument) << bytes;
     EXPECT_EQ(device.create(bytes).code(), errc::invalid_argument) << bytes;
     EXPECT_EQ(device.map(range, bytes, run_of(page)).code(), errc::invalid_argument) << bytes;
@@ -62,25 +60,25 @@ TEST_F(SimMapping, SizesAreWholePages) {
 }
 
 TEST_F(SimMapping, MapStaysWithinOneRange) {
-  const address neighbour = *device.reserve(4 * MiB);
-  ASSERT_EQ(neighbour, range + 32 * MiB);
-  const page_run run = run_of(4 * MiB);
-  EXPECT_EQ(device.map(range - 4 * MiB, 4 * MiB, run).code(), errc::invalid_argument);
-  EXPECT_EQ(device.map(range + 30 * MiB, 4 * MiB, run).code(), errc::invalid_argument);
-  EXPECT_EQ(device.map(neighbour + 4 * MiB, 4 * MiB, run).code(), errc::invalid_argument);
-  EXPECT_EQ(device.map(range + MiB, 4 * MiB, run).code(), errc::invalid_argument);
-  EXPECT_TRUE(device.map(range + 28 * MiB, 4 * MiB, run));
+  const address neighbour = *device.reserve(4 * mib);
+  ASSERT_EQ(neighbour, range + 32 * mib);
+  const page_run run = run_of(4 * mib);
+  EXPECT_EQ(device.map(range - 4 * mib, 4 * mib, run).code(), errc::invalid_argument);
+  EXPECT_EQ(device.map(range + 30 * mib, 4 * mib, run).code(), errc::invalid_argument);
+  EXPECT_EQ(device.map(neighbour + 4 * mib, 4 * mib, run).code(), errc::invalid_argument);
+  EXPECT_EQ(device.map(range + mib, 4 * mib, run).code(), errc::invalid_argument);
+  EXPECT_TRUE(device.map(range + 28 * mib, 4 * mib, run));
 }
 
 TEST_F(SimMapping, MapTakesTheWholeRunAndNoMappedBytes) {
-  const page_run run = run_of(4 * MiB);
-  EXPECT_EQ(device.map(range, 2 * MiB, run).code(), errc::invalid_argument);
-  ASSERT_TRUE(device.map(range + 4 * MiB, 4 * MiB, run));
-  EXPECT_EQ(device.map(range + 2 * MiB, 4 * MiB, run).code(), errc::invalid_argument);
-  EXPECT_EQ(device.map(range + 4 * MiB, 4 * MiB, run).code(), errc::invalid_argument);
-  EXPECT_EQ(device.map(range + 6 * MiB, 4 * MiB, run).code(), errc::invalid_argument);
-  EXPECT_TRUE(device.map(range, 4 * MiB, run));
-  EXPECT_TRUE(device.map(range + 8 * MiB, 4 * MiB, run));
+  const page_run run = run_of(4 * mib);
+  EXPECT_EQ(device.map(range, 2 * mib, run).code(), errc::invalid_argument);
+  ASSERT_TRUE(device.map(range + 4 * mib, 4 * mib, run));
+  EXPECT_EQ(device.map(range + 2 * mib, 4 * mib, run).code(), errc::invalid_argument);
+  EXPECT_EQ(device.map(range + 4 * mib, 4 * mib, run).code(), errc::invalid_argument);
+  EXPECT_EQ(device.map(range + 6 * mib, 4 * mib, run).code(), errc::invalid_argument);
+  EXPECT_TRUE(device.map(range, 4 * mib, run));
+  EXPECT_TRUE(device.map(range + 8 * mib, 4 * mib, run));
   EXPECT_EQ(device.live_mappings(), 6U);
 }
 
@@ -121,21 +119,21 @@ TEST_F(SimMapping, UnmapTakesWholeMappings) {
 TEST_F(SimMapping, ReleaseRangeNeedsTheWholeRangeUnmapped) {
   const page_run run = run_of(page);
   ASSERT_TRUE(device.map(range + 4 * page, page, run));
-  EXPECT_EQ(device.release_range(range, 32 * MiB).code(), errc::invalid_argument);
+  EXPECT_EQ(device.release_range(range, 32 * mib).code(), errc::invalid_argument);
   ASSERT_TRUE(device.unmap(range + 4 * page, page));
-  EXPECT_EQ(device.release_range(range, 30 * MiB).code(), errc::invalid_argument);
-  EXPECT_EQ(device.release_range(range + page, 30 * MiB).code(), errc::invalid_argument);
-  EXPECT_TRUE(device.release_range(range, 32 * MiB));
-  EXPECT_EQ(device.release_range(range, 32 * MiB).code(), errc::invalid_argument);
-  EXPECT_EQ(*device.reserve(2 * MiB), range);
+  EXPECT_EQ(device.release_range(range, 30 * mib).code(), errc::invalid_argument);
+  EXPECT_EQ(device.release_range(range + page, 30 * mib).code(), errc::invalid_argument);
+  EXPECT_TRUE(device.release_range(range, 32 * mib));
+  EXPECT_EQ(device.release_range(range, 32 * mib).code(), errc::invalid_argument);
+  EXPECT_EQ(*device.reserve(2 * mib), range);
 }
 
 TEST_F(SimMapping, PlainSegmentsAndRangesDoNotMix) {
-  const address plain = *device.alloc(4 * MiB);
+  const address plain = *device.alloc(4 * mib);
   EXPECT_EQ(device.free(range).code(), errc::invalid_argument);
-  EXPECT_EQ(device.unmap(plain, 4 * MiB).code(), errc::invalid_argument);
+  EXPECT_EQ(device.unmap(plain, 4 * mib).code(), errc::invalid_argument);
   EXPECT_EQ(device.map(plain, page, run_of(page)).code(), errc::invalid_argument);
-  EXPECT_EQ(device.release_range(plain, 4 * MiB).code(), errc::invalid_argument);
+  EXPECT_EQ(device.release_range(plain, 4 * mib).code(), errc::invalid_argument);
 }
 
 TEST(SimMappingSupport, DeviceWithoutPagesRefusesAll) {
