@@ -86,7 +86,9 @@ findings one_nth_each(const claim_setup& setup) {
         held += context_bytes;  // a process creates its context before it can query free memory
         auto each = start_process(setup, card_with(held), row);
         std::uint64_t got = 0;
-        if (each && each->memory->try_allocate({.bytes = mib}).ok()) {
+        const auto first = each ? each->memory->try_allocate({.bytes = mib}) : result<void*>{each.why()};
+        if (first.code() != errc::out_of_memory) {
+          need(first);
           const auto stats = need(each->memory->stats(0));
           got = stats.reserved_bytes;
           started += 1;
