@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <csignal>
 #include <exception>
-#include <fstream>
-#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +27,7 @@
 #include "report.hpp"
 #include "session.hpp"
 #include "text.hpp"
+#include "whole_file.hpp"
 
 namespace {
 
@@ -155,12 +154,9 @@ result<std::vector<fit_result>> fit(const inputs& all, const options& options) {
 }
 
 result<std::string> text_of_file(const std::string& path) {
-  std::ifstream file{path, std::ios::binary};
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file)
-    return status{errc::invalid_argument, fmt::format("--note {}: expected a text file", printable(path, 4096))};
-  return std::move(text).str();
+  auto text = read_file(path);
+  if (text) return text;
+  return status{errc::invalid_argument, fmt::format("--note {}: expected a text file", printable(path, 4096))};
 }
 
 struct report {

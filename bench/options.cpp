@@ -17,10 +17,6 @@
 #include "session.hpp"
 #include "text.hpp"
 
-#ifndef GPUMEM_VERSION_TEXT
-#error "bench/CMakeLists.txt defines GPUMEM_VERSION_TEXT"
-#endif
-
 namespace gpumem::bench {
 namespace {
 

@@ -1,6 +1,5 @@
 #include "bench_page.hpp"
 
-#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 
 #include "exec_words.hpp"
 #include "kept_status.hpp"
+#include "process_files.hpp"
 
 namespace gpumem::cli {
 namespace {
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 /// gpumem_bench in the folder of this program, as built or installed; empty if it does not exist.
 std::string find_bench() {
   std::error_code error;
-  const fs::path own_folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const fs::path own_folder = own_program().parent_path();
   for (const fs::path& at : {own_folder / "gpumem_bench", own_folder / ".." / "bench" / "gpumem_bench"}) {
     if (fs::exists(at, error)) return at.lexically_normal().string();
   }

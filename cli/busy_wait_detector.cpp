@@ -3,9 +3,10 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
+
+#include "process_files.hpp"
+#include "text.hpp"
 
 namespace gpumem::cli {
 namespace {
@@ -15,15 +16,6 @@ namespace fs = std::filesystem;
 /// Least share of the time on a processor. A process below it is stopped or sleeps; a busy machine can lower a loop's
 /// share, so this is far below 1.
 constexpr double least_share = 0.1;
-
-std::uint64_t value_of(const fs::path& file, const std::string& name) {
-  std::ifstream lines{file};
-  for (std::string word; lines >> word;) {
-    std::uint64_t value = 0;
-    if (word == name && lines >> value) return value;
-  }
-  return 0;
-}
 
 std::uint64_t progress_of(const simcuda::process_record& record) {
   std::uint64_t total = record.kernels + record.host_values_read + record.refusals;
@@ -35,26 +27,16 @@ std::uint64_t progress_of(const simcuda::process_record& record) {
 
 std::optional<host_activity> activity_of(std::uint64_t pid) {
   const fs::path process = "/proc/" + std::to_string(pid);
-  std::ifstream file{process / "stat"};
-  std::string line;
-  std::getline(file, line);
-  const auto name_end = line.rfind(')');
-  if (name_end == std::string::npos) return {};
-  std::istringstream words{line.substr(name_end + 1)};
-  std::string state;
-  std::uint64_t value[13] = {};  // fields 4 (ppid) to 16 of /proc/PID/stat
-  words >> state;
-  for (std::uint64_t& each : value) {
-    if (std::int64_t number = 0; words >> number) each = static_cast<std::uint64_t>(number);
-  }
-  if (state == "Z" || state == "X") return {};
+  const std::vector<std::string> fields = stat_fields(process.string());
+  if (fields.size() < 13 || fields[0] == "Z" || fields[0] == "X") return {};
+  const auto value = [&](std::size_t field) { return whole_number<std::uint64_t>(fields[field - 3]).value_or(0); };
   host_activity activity;
-  activity.page_faults = value[6] + value[8];
-  activity.cpu_ticks = value[10] + value[11];
-  activity.reads_and_writes = value_of(process / "io", "syscr:") + value_of(process / "io", "syscw:");
+  activity.page_faults = value(10) + value(12);  // the numbers of proc(5)
+  activity.cpu_ticks = value(14) + value(15);
+  activity.reads_and_writes = number_after(process / "io", "syscr:") + number_after(process / "io", "syscw:");
   std::error_code error;
   for (const auto& thread : fs::directory_iterator{process / "task", error}) {
-    activity.sleeps += value_of(thread.path() / "status", "voluntary_ctxt_switches:");
+    activity.sleeps += number_after(thread.path() / "status", "voluntary_ctxt_switches:");
   }
   return activity;
 }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
 #include <vector>
 
@@ -15,7 +14,9 @@
 #include "gpumem/gpu_usage.hpp"
 #include "gpumem/settings.hpp"
 #include "log.hpp"
+#include "process_files.hpp"
 #include "text.hpp"
+#include "text_table.hpp"
 #include "unmeasured_cards.hpp"
 
 namespace gpumem::cli {
@@ -56,13 +57,6 @@ std::string size_or_unknown(const json& bytes) {
 }
 
 }  // namespace
-
-std::string command_of(unsigned pid) {
-  std::ifstream file{fmt::format("/proc/{}/comm", pid)};
-  std::string name;
-  std::getline(file, name);
-  return printable(name, 32);
-}
 
 std::string user_of(unsigned pid) {
   struct stat s {};
@@ -129,24 +123,8 @@ json mps_figures() {
 }
 
 std::string table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<bool> left;
-  std::vector<std::size_t> widths;
-  for (const std::string& heading : rows.front()) {
-    left.push_back(heading.starts_with('<'));
-    widths.push_back(heading.size() - (left.back() ? 1 : 0));
-  }
-  for (std::size_t r = 1; r < rows.size(); ++r) {
-    for (std::size_t i = 0; i < rows[r].size(); ++i) widths[i] = std::max(widths[i], rows[r][i].size());
-  }
   std::string text;
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    std::string line;
-    for (std::size_t i = 0; i < rows[r].size(); ++i) {
-      const std::string_view cell = std::string_view{rows[r][i]}.substr(r == 0 && left[i] ? 1 : 0);
-      line += left[i] ? fmt::format("{:<{}}  ", cell, widths[i]) : fmt::format("{:>{}}  ", cell, widths[i]);
-    }
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
+  for (const std::string& line : bench::table_lines(rows)) text += line + "\n";
   return text;
 }
 

@@ -17,9 +17,6 @@ status device_figures(nlohmann::json& figures);
 /// Whether the driver itself can limit processes, which needs an MPS control daemon in the folder that clients use.
 nlohmann::json mps_figures();
 
-/// The command of a process; empty if this user may not see it.
-std::string command_of(unsigned pid);
-
 /// The user of a process, by name if possible; empty if the process does not exist.
 std::string user_of(unsigned pid);
 

@@ -13,6 +13,7 @@
 #include "card_predictions.hpp"
 #include "cards.hpp"
 #include "device_figures.hpp"
+#include "fail.hpp"
 #include "prediction_command.hpp"
 #include "simulated_text.hpp"
 #include "units.hpp"
@@ -157,7 +158,7 @@ int fit(const fit_options& options) {
   prediction_run run;
   if (const int failed = run_for_prediction(options, "fit", run); failed != 0) return failed;
   json rows;
-  if (status done = rows_of_cards(run, rows); !done) return fail_prediction(prediction_failed, done.message());
+  if (status done = rows_of_cards(run, rows); !done) return fail(prediction_failed, done.message());
   const auto smallest = std::find_if(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });
   json all = prediction_figures(run, options);
   all["verdict"] = verdict_of(run, options, rows);

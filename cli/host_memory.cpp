@@ -7,9 +7,9 @@
 #include <fstream>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <vector>
 
+#include "process_files.hpp"
 #include "text.hpp"
 
 namespace gpumem::cli {
@@ -21,32 +21,6 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   std::ifstream file{path};
   std::uint64_t value = 0;
   return file >> value ? std::optional{value} : std::nullopt;  // `max` is none
-}
-
-/// The value of `key` in a file of lines `key value`.
-std::uint64_t value_of(const std::string& path, const std::string& key) {
-  std::ifstream file{path};
-  std::string name;
-  std::uint64_t value = 0;
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words{line};
-    if (words >> name >> value && name == key) return value;
-  }
-  return 0;
-}
-
-/// The fourth word of /proc/PID/stat. The second is a name in brackets, which may have brackets and spaces.
-pid_t parent_of(const std::string& process) {
-  std::ifstream file{process + "/stat"};
-  std::string line;
-  std::getline(file, line);
-  const std::size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream words{line.substr(name_end + 1)};
-  std::string state;
-  pid_t parent = 0;
-  words >> state >> parent;
-  return parent;
 }
 
 std::uint64_t resident_bytes(const std::string& process) {
@@ -83,8 +57,8 @@ void host_memory::look_at_run(pid_t command) {
 
 void host_memory::look_at_host() {
   const std::string file = root_ + "/proc/meminfo";
-  total_bytes_ = value_of(file, "MemTotal:") << 10;
-  available_bytes_ = value_of(file, "MemAvailable:") << 10;
+  total_bytes_ = number_after(file, "MemTotal:") << 10;
+  available_bytes_ = number_after(file, "MemAvailable:") << 10;
   read_control_group();
 }
 
@@ -95,7 +69,7 @@ void host_memory::read_control_group() {
   const std::optional<std::uint64_t> used = number_in(group + "memory.current");
   if (!most || !used || *most >= total_bytes_) return;
   // The kernel drops cached files before it ends a process.
-  const std::uint64_t kept = *used - std::min(*used, value_of(group + "memory.stat", "inactive_file"));
+  const std::uint64_t kept = *used - std::min(*used, number_after(group + "memory.stat", "inactive_file"));
   total_bytes_ = *most;
   available_bytes_ = std::min(available_bytes_, *most - std::min(*most, kept));
 }

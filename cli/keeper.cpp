@@ -24,17 +24,6 @@
 namespace gpumem::cli {
 namespace {
 
-struct pipe_ends {
-  owned_fd reader;
-  owned_fd writer;
-};
-
-std::optional<pipe_ends> make_pipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
-  return pipe_ends{owned_fd{ends[0]}, owned_fd{ends[1]}};
-}
-
 bool send_word(int fd, int word) noexcept { return ::write(fd, &word, sizeof word) == sizeof word; }
 
 std::optional<int> receive_word(int fd) noexcept {
@@ -101,19 +90,19 @@ siginfo_t await_command(pid_t command, int run_lives, int signals) noexcept {
   sigemptyset(&child_ends);
   sigaddset(&child_ends, SIGCHLD);
   const owned_fd signals{::signalfd(-1, &child_ends, SFD_CLOEXEC)};
-  std::optional<pipe_ends> exec_report = make_pipe();
+  pipe_ends exec_report;
   const pid_t self = ::getpid();
-  const pid_t command = exec_report && signals.get() >= 0 ? ::fork() : -1;
+  const pid_t command = signals.get() >= 0 && exec_report.open() ? ::fork() : -1;
   const int fork_errno = errno;
-  if (command == 0) become(path, words, before, status, self, exec_report->writer.get());
+  if (command == 0) become(path, words, before, status, self, exec_report.writer.get());
   send_word(report, command);
   if (command < 0) {
     send_word(report, fork_errno);
     ::_exit(1);
   }
   claims.set_keeper(self, ::getppid());
-  exec_report->writer = owned_fd{};
-  send_word(report, receive_word(exec_report->reader.get()).value_or(0));
+  exec_report.writer = owned_fd{};
+  send_word(report, receive_word(exec_report.reader.get()).value_or(0));
   close_all_but({report, run_lives, signals.get(), claims.descriptor()});
   const siginfo_t info = await_command(command, run_lives, signals.get());
   claims.set_keeper(self, self);  // `gpumem run` is about to end, and its pid may be reused
@@ -130,9 +119,9 @@ siginfo_t await_command(pid_t command, int run_lives, int signals) noexcept {
 ended run_kept(const std::string& path, const std::vector<std::string>& words, held_claims& claims) {
   std::vector<std::string> copies = words;
   std::vector<char*> pointers = exec_words(copies);
-  std::optional<pipe_ends> report = make_pipe();
-  std::optional<pipe_ends> lives = make_pipe();
-  if (!report || !lives) return {.exec_errno = errno};
+  pipe_ends report;
+  pipe_ends lives;
+  if (!report.open() || !lives.open()) return {.exec_errno = errno};
   const kept_status status;
   sigset_t all;
   sigset_t before;
@@ -140,15 +129,15 @@ ended run_kept(const std::string& path, const std::vector<std::string>& words, h
   ::sigprocmask(SIG_SETMASK, &all, &before);
   const pid_t keeper = ::fork();
   if (keeper == 0) {
-    report->reader = owned_fd{};
-    lives->writer = owned_fd{};
-    keep(path, pointers.data(), before, status, claims, report->writer.get(), lives->reader.get());
+    report.reader = owned_fd{};
+    lives.writer = owned_fd{};
+    keep(path, pointers.data(), before, status, claims, report.writer.get(), lives.reader.get());
   }
   ended how{.exec_errno = keeper > 0 ? 0 : errno};
-  report->writer = owned_fd{};
-  lives->reader = owned_fd{};
+  report.writer = owned_fd{};
+  lives.reader = owned_fd{};
   claims = held_claims{};  // only the keeper holds them from here on
-  const int from_keeper = report->reader.get();
+  const int from_keeper = report.reader.get();
   const pid_t command = keeper > 0 ? receive_word(from_keeper).value_or(-1) : -1;
   if (command > 0) pass_signals_to(command);
   ::sigprocmask(SIG_SETMASK, &before, nullptr);

@@ -16,6 +16,7 @@
 #include "gpumem/gpu_usage.hpp"
 #include "gpumem/settings.hpp"
 #include "print_error.hpp"
+#include "process_files.hpp"
 #include "text.hpp"
 
 namespace gpumem::cli {

@@ -70,19 +70,17 @@ bool read_all(int fd, const std::atomic<bool>& stopped, std::string& text) {
 }  // namespace
 
 status look_process::run(nlohmann::json& answer) {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+  pipe_ends output;
+  if (!output.open()) {
     return {errc::device_error, fmt::format("no pipe can be made: {}", std::strerror(errno))};
   }
-  const owned_fd output{ends[0]};
-  owned_fd input{ends[1]};
   pid_t child = 0;
-  if (const int error = start(input.get(), child); error != 0) {
+  if (const int error = start(output.writer.get(), child); error != 0) {
     return {errc::device_error, fmt::format("no process can be started: {}", std::strerror(error))};
   }
-  input = owned_fd{};
+  output.writer = owned_fd{};
   std::string text;
-  const bool whole = read_all(output.get(), stopped_, text);
+  const bool whole = read_all(output.reader.get(), stopped_, text);
   ::kill(-child, SIGKILL);
   while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }

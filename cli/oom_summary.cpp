@@ -6,12 +6,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 
 #include "log.hpp"
 #include "shared_folder.hpp"
 #include "text.hpp"
+#include "whole_file.hpp"
 
 namespace gpumem::cli {
 namespace {
@@ -19,8 +18,7 @@ namespace {
 constexpr int most_shown = 8;
 
 std::string content_from(const std::string& path, std::size_t offset) {
-  std::ifstream file{path, std::ios::binary};
-  const std::string all{std::istreambuf_iterator<char>{file}, {}};
+  const std::string all = content_of(path);
   return all.size() > offset ? all.substr(offset) : "";
 }
 

@@ -10,6 +10,7 @@
 #include "card_predictions.hpp"
 #include "cards.hpp"
 #include "device_figures.hpp"
+#include "fail.hpp"
 #include "prediction_command.hpp"
 #include "simulated_text.hpp"
 #include "units.hpp"
@@ -101,12 +102,12 @@ void add_predict_command(CLI::App& app, predict_options& options) {
 
 int predict(const predict_options& options) {
   const auto capacities = capacities_of(options);
-  if (!capacities) return fail_prediction(bad_input, capacities.why().message());
+  if (!capacities) return fail(bad_input, capacities.why().message());
   prediction_run run;
   if (const int failed = run_for_prediction(options, "predict", run); failed != 0) return failed;
   json rows;
   if (status done = predict_all(run.recorded, *capacities, run.context_bytes, rows); !done) {
-    return fail_prediction(prediction_failed, done.message());
+    return fail(prediction_failed, done.message());
   }
   const bool any = std::any_of(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });
   json all = prediction_figures(run, options);

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "fail.hpp"
 #include "print_error.hpp"
 #include "simulated_text.hpp"
 #include "text.hpp"
@@ -21,25 +22,18 @@ void add_recorded_run_options(CLI::App& app, recorded_run_options& options) {
   add_settle_option(app, options.settle);
 }
 
-int fail_prediction(int code, std::string_view why) {
-  print_error("gpumem: {}\n", printable(std::string{why}, 8192));
-  return code;
-}
-
 int run_for_prediction(const recorded_run_options& options, std::string_view name, prediction_run& prediction) {
   if (options.command.empty()) {
-    return fail_prediction(bad_input,
-                           fmt::format("{0}: no command; expected gpumem {0} [OPTIONS] -- COMMAND...", name));
+    return fail(bad_input, fmt::format("{0}: no command; expected gpumem {0} [OPTIONS] -- COMMAND...", name));
   }
   const result<std::uint64_t> context_bytes = check_recorded_run(options);
-  if (!context_bytes) return fail_prediction(bad_input, context_bytes.why().message());
+  if (!context_bytes) return fail(bad_input, context_bytes.why().message());
   prediction.context_bytes = *context_bytes;
   int exit_status = 0;
   result<recording> ran = record_run(options, *context_bytes, exit_status);
-  if (!ran && ran.code() == errc::bad_setting) return fail_prediction(bad_input, ran.why().message());
+  if (!ran && ran.code() == errc::bad_setting) return fail(bad_input, ran.why().message());
   if (!ran) {
-    return fail_prediction(exit_status != 0 ? exit_status : prediction_failed,
-                           fmt::format("{}: {}", name, ran.why().message()));
+    return fail(exit_status != 0 ? exit_status : prediction_failed, fmt::format("{}: {}", name, ran.why().message()));
   }
   prediction.recorded = *std::move(ran);
   return 0;

@@ -21,9 +21,6 @@ struct prediction_run {
 
 void add_recorded_run_options(CLI::App& app, recorded_run_options& options);
 
-/// Prints `why` as an error line and returns `code`.
-int fail_prediction(int code, std::string_view why);
-
 /// Checks the options and runs the program. Returns 0; otherwise prints the error and returns the exit status of the
 /// command `name`.
 int run_for_prediction(const recorded_run_options& options, std::string_view name, prediction_run& prediction);

@@ -22,6 +22,7 @@
 #include "keeper.hpp"
 #include "log.hpp"
 #include "oom_summary.hpp"
+#include "process_files.hpp"
 #include "supervise.hpp"
 #include "text.hpp"
 #include "units.hpp"
@@ -131,7 +132,7 @@ std::string variable_of_rank(const std::string& option) {
 
 result<std::string> find_preload() {
   std::error_code error;
-  const fs::path own_folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const fs::path own_folder = own_program().parent_path();
   std::string looked;
   for (const fs::path& folder : {own_folder, own_folder / ".." / GPUMEM_LIBRARY_FOLDER / "gpumem",
                                  own_folder / ".." / "lib" / "gpumem", own_folder / ".." / GPUMEM_LIBRARY_FOLDER,

@@ -10,6 +10,7 @@
 
 #include "device_figures.hpp"
 #include "gpumem/settings.hpp"
+#include "process_files.hpp"
 #include "shared_folder.hpp"
 #include "status_socket.hpp"
 #include "text.hpp"

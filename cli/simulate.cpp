@@ -6,10 +6,10 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 
 #include "assign_or_return.hpp"
 #include "cards.hpp"
+#include "fail.hpp"
 #include "gpumem/policy.hpp"
 #include "options.hpp"
 #include "output_file.hpp"
@@ -27,13 +27,7 @@ namespace {
 
 constexpr int failed = 1;
 constexpr int bad_input = 2;
-constexpr const char* standard_output = "-";
 constexpr int most_cards = simcuda::report_cards;
-
-int fail(int code, std::string_view why) {
-  print_error("gpumem: {}\n", printable(std::string{why}, 8192));
-  return code;
-}
 
 status read_bytes(const std::string& text, const char* option, std::uint64_t& amount) {
   if (text == "0") return amount = 0, status{};
@@ -82,7 +76,7 @@ result<simulated_setup> setup_of(const simulate_options& options) {
   setup.one_rank = options.one_rank;
   setup.strict = options.strict;
   setup.referee = options.referee;
-  setup.output_to_stderr = options.json == standard_output;
+  setup.output_to_stderr = bench::output_file{"--json", options.json}.is_standard_output();
   setup.command = options.command;
   return setup;
 }
@@ -95,15 +89,7 @@ status check_files(const simulate_options& options) {
   if (!options.report.empty()) {
     if (status ok = bench::check_output_file(options.report, "--report"); !ok) return ok;
   }
-  return options.json.empty() || options.json == standard_output ? status{}
-                                                                 : bench::check_output_file(options.json, "--json");
-}
-
-status write_file(const std::string& path, const std::string& text) {
-  std::ofstream file{path, std::ios::trunc};
-  file << text;
-  file.flush();
-  return file ? status{} : status{errc::invalid_argument, fmt::format("{}: cannot be written", path)};
+  return bench::output_file{"--json", options.json}.check();
 }
 
 }  // namespace
@@ -203,11 +189,7 @@ int simulate(const simulate_options& options) {
   int broken = 0;
   if (!options.json.empty()) {
     const std::string text = figures.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-    if (options.json == standard_output) {
-      fmt::print("{}", text);
-    } else if (status ok = write_file(options.json, text); !ok) {
-      broken = fail(failed, ok.message());
-    }
+    if (status ok = bench::output_file{"--json", options.json}.write(text); !ok) broken = fail(failed, ok.message());
   }
   if (status ok = trace.finish(); !ok) broken = fail(failed, ok.message());
   return ran->exit_status != 0 ? ran->exit_status : broken;

@@ -1,11 +1,12 @@
 #include "simulated_cuda.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
+
+#include "process_files.hpp"
 
 namespace gpumem::cli {
 namespace {
@@ -40,16 +41,11 @@ constexpr std::array expected_files{"libcuda.so.1",
                                     "python/gpumem_values.py",
                                     "values/values.cpp"};
 
-fs::path program_folder() {
-  std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path();
-}
-
 }  // namespace
 
 std::string how_to_complete() {
   std::error_code error;
-  const fs::path prefix = program_folder().parent_path();
+  const fs::path prefix = own_program().parent_path().parent_path();
   if (fs::exists(prefix / "__init__.py", error)) {
     return "install the whole wheel file again (pip install --force-reinstall --no-deps FILE.whl)";
   }
@@ -65,7 +61,7 @@ std::string how_to_complete() {
 
 result<std::string> find_simulated_driver() {
   std::error_code error;
-  const fs::path own_folder = program_folder();
+  const fs::path own_folder = own_program().parent_path();
   std::string looked;
   for (const fs::path& folder :
        {own_folder / ".." / "simcuda", own_folder / ".." / GPUMEM_LIBRARY_FOLDER / "gpumem" / "simcuda",

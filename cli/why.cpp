@@ -4,10 +4,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -144,9 +142,7 @@ status make_page(const std::string& path, const std::string& text, const bench::
   const std::string trace = fmt::format("{}/{}.gmtrace", folder.path(), shown.name.empty() ? "recording" : shown.name);
   const std::string note = folder.path() + "/note.txt";
   if (status written = bench::write_trace(trace, shown); !written) return written;
-  if (std::ofstream file{note, std::ios::binary}; !(file << text).flush()) {
-    return {errc::unsupported, fmt::format("--html: {} cannot be written", note)};
-  }
+  if (status written = bench::output_file{"--html", note}.write(text); !written) return written;
   const std::string limit = diagnosed != nullptr && diagnosed->capacity_bytes != 0
                                 ? fmt::format(",limit={}", exact_bytes(diagnosed->capacity_bytes))
                                 : "";
@@ -158,17 +154,6 @@ status make_page(const std::string& path, const std::string& text, const bench::
   }
   const status made = make_bench_page(trace, policies, note, path);
   return made ? status{} : status{made.code(), fmt::format("--html {}: {}", path, made.message())};
-}
-
-status write_json(const std::string& path, const json& all) {
-  const std::string text = all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  if (path == "-") {
-    fmt::print("{}", visible(text));
-    return {};
-  }
-  std::ofstream file{path, std::ios::binary};
-  return (file << text).flush() ? status{}
-                                : status{errc::bad_setting, fmt::format("--json {}: cannot be written", path)};
 }
 
 /// The recording and the name to show. A number that is not the name of a file is a process ID.
@@ -257,7 +242,9 @@ int why(const why_options& options) {
   const std::string text = as_text(recorded, printable(read->shown, longest_path), peak, found, serve);
   if (options.json != "-") fmt::print("{}", visible(text));
   if (!options.json.empty()) {
-    if (status written = write_json(options.json, as_json(recorded, peak, found, serve)); !written) {
+    const json figures = as_json(recorded, peak, found, serve);
+    const std::string all = figures.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+    if (status written = bench::output_file{"--json", options.json}.write(all); !written) {
       return fail(1, written.message());
     }
   }

@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -21,6 +19,7 @@
 #include "compact_format.hpp"
 #include "gpumem/request.hpp"
 #include "reader_limits.hpp"
+#include "whole_file.hpp"
 
 namespace gpumem::bench {
 namespace {
@@ -199,21 +198,6 @@ class op_builder {
 
 using file_pointer = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
-result<std::string> content_of(const std::string& path) {
-  const file_pointer file{std::fopen(path.c_str(), "rbe"), std::fclose};
-  std::string content;
-  if (file == nullptr || std::fseek(file.get(), 0, SEEK_END) != 0) {
-    return status{errc::invalid_argument, fmt::format("cannot be opened: {}", std::strerror(errno))};
-  }
-  const long bytes = std::ftell(file.get());
-  std::rewind(file.get());
-  content.resize(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
-  if (bytes < 0 || std::fread(content.data(), 1, content.size(), file.get()) != content.size()) {
-    return status{errc::invalid_argument, "cannot be read"};
-  }
-  return content;
-}
-
 /// Adds the refused requests of the columns to the trace.
 status add_refused(const refused_columns& read, trace& made) {
   std::uint64_t before = 0;
@@ -375,8 +359,8 @@ std::optional<std::uint64_t> ops_of_binary_trace(const std::string& path) {
 }
 
 result<trace> read_binary_trace(const std::string& path) {
-  const auto file = content_of(path);
-  if (!file) return file.why();
+  const auto file = read_file(path);
+  if (!file) return status{file.code(), "cannot be read: " + file.why().message()};
   header head;
   if (file->size() < sizeof head) return damaged("cut short: less than a header");
   std::memcpy(&head, file->data(), sizeof head);

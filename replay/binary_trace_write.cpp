@@ -1,5 +1,6 @@
 /// Writes compact traces (compact_format.hpp) and CSV.
 #include <fmt/format.h>
+#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -8,7 +9,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -19,6 +19,7 @@
 #include "compact_format.hpp"
 #include "reader_limits.hpp"
 #include "text.hpp"
+#include "whole_file.hpp"
 
 namespace gpumem::bench {
 namespace {
@@ -133,8 +134,7 @@ void append_refused(const trace& recorded, std::string& payload) {
 }
 
 status not_written(const std::string& path, int error) {
-  return {errc::bad_setting,
-          fmt::format("{}: cannot be written: {}", printable(path, 4096), std::strerror(error != 0 ? error : EIO))};
+  return {errc::bad_setting, fmt::format("{}: cannot be written: {}", printable(path, 4096), std::strerror(error))};
 }
 
 /// Appends a frame that zstd skips, if the reader would otherwise refuse the file for expanding too far.
@@ -146,6 +146,37 @@ void pad_for_reader(std::string& frame, std::uint64_t payload_bytes) {
     for (unsigned byte = 0; byte < sizeof word; ++byte) frame.push_back(static_cast<char>(word >> (8 * byte)));
   }
   frame.append(padding, '\0');
+}
+
+/// Writes the rows of RMM's CSV, compressed unless `mode` has a T.
+bool write_rows(std::FILE* target, const char* mode, const trace& recorded) {
+  constexpr std::uint64_t first_pointer = 0x7f0000000000;
+  const gzFile file = gzdopen(::dup(::fileno(target)), mode);
+  if (file == nullptr) return false;
+  bool good = gzputs(file, "Thread,Time,Action,Pointer,Size,Stream\n") > 0;
+  const auto write_row = [&](std::uint64_t time_ns, std::string_view action, const std::string& pointer,
+                             std::uint64_t bytes, std::uint64_t stream) {
+    const std::uint64_t us = time_ns / 1000;
+    const std::uint64_t s = us / 1'000'000;
+    const std::string row = fmt::format("1,{:02}:{:02}:{:02}:{:06},{},{},{},{}\n", s / 3600, s / 60 % 60, s % 60,
+                                        us % 1'000'000, action, pointer, bytes, stream);
+    good = good && gzwrite(file, row.data(), static_cast<unsigned>(row.size())) == static_cast<int>(row.size());
+  };
+  const std::string refused_by = recorded.refused_within_bytes == 0
+                                     ? "(nil)"
+                                     : fmt::format("{}@{}", recorded.refusing_policy, recorded.refused_within_bytes);
+  auto refused = recorded.refused.begin();
+  for (std::size_t i = 0; i <= recorded.ops.size(); ++i) {
+    for (; refused != recorded.refused.end() && refused->before_op <= i; ++refused) {
+      write_row(refused->time_ns, "allocate failure", refused_by, refused->bytes, recorded.streams[refused->stream]);
+    }
+    if (i == recorded.ops.size()) break;
+    const trace_op& op = recorded.ops[i];
+    write_row(op.time_ns, op.kind == op_kind::free ? "free" : "allocate",
+              fmt::format("{:#x}", first_pointer + std::uint64_t{op.slot} * 512), op.bytes,
+              recorded.streams[op.stream]);
+  }
+  return gzclose(file) == Z_OK && good;
 }
 
 }  // namespace
@@ -179,53 +210,16 @@ status write_binary_trace(const std::string& path, const trace& recorded) {
   if (ZSTD_isError(bytes) != 0) return {errc::bad_setting, fmt::format("{}: {}", path, ZSTD_getErrorName(bytes))};
   frame.resize(bytes);
   pad_for_reader(frame, payload.size());
-  const std::string temporary = path + ".new";
-  std::FILE* const file = std::fopen(temporary.c_str(), "wbe");
-  if (file == nullptr) return not_written(path, errno);
-  const bool written = std::fwrite(&head, 1, sizeof head, file) == sizeof head &&
-                       std::fwrite(frame.data(), 1, frame.size(), file) == frame.size() && std::fflush(file) == 0;
-  const int error = written ? 0 : errno;
-  const bool closed = std::fclose(file) == 0;
-  if (written && closed && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
-  const int last = written ? errno : error;
-  (void)std::remove(temporary.c_str());
-  return not_written(path, last);
+  const int error = write_and_rename(path, [&](std::FILE* file) {
+    return std::fwrite(&head, 1, sizeof head, file) == sizeof head && write_text(file, frame);
+  });
+  return error == 0 ? status{} : not_written(path, error);
 }
 
 status write_csv_trace(const std::string& path, const trace& recorded) {
-  constexpr std::uint64_t first_pointer = 0x7f0000000000;
-  const std::string temporary = path + ".new";
-  const gzFile file = gzopen(temporary.c_str(), path.ends_with(".gz") ? "wb" : "wbT");
-  if (file == nullptr) return not_written(path, errno);
-  bool good = gzputs(file, "Thread,Time,Action,Pointer,Size,Stream\n") > 0;
-  const auto write_row = [&](std::uint64_t time_ns, std::string_view action, const std::string& pointer,
-                             std::uint64_t bytes, std::uint64_t stream) {
-    const std::uint64_t us = time_ns / 1000;
-    const std::uint64_t s = us / 1'000'000;
-    const std::string row = fmt::format("1,{:02}:{:02}:{:02}:{:06},{},{},{},{}\n", s / 3600, s / 60 % 60, s % 60,
-                                        us % 1'000'000, action, pointer, bytes, stream);
-    good = good && gzwrite(file, row.data(), static_cast<unsigned>(row.size())) == static_cast<int>(row.size());
-  };
-  const std::string refused_by = recorded.refused_within_bytes == 0
-                                     ? "(nil)"
-                                     : fmt::format("{}@{}", recorded.refusing_policy, recorded.refused_within_bytes);
-  auto refused = recorded.refused.begin();
-  for (std::size_t i = 0; i <= recorded.ops.size(); ++i) {
-    for (; refused != recorded.refused.end() && refused->before_op <= i; ++refused) {
-      write_row(refused->time_ns, "allocate failure", refused_by, refused->bytes, recorded.streams[refused->stream]);
-    }
-    if (i == recorded.ops.size()) break;
-    const trace_op& op = recorded.ops[i];
-    write_row(op.time_ns, op.kind == op_kind::free ? "free" : "allocate",
-              fmt::format("{:#x}", first_pointer + std::uint64_t{op.slot} * 512), op.bytes,
-              recorded.streams[op.stream]);
-  }
-  const int error = good ? 0 : errno;
-  good = gzclose(file) == Z_OK && good;
-  if (good && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
-  const int last = error != 0 ? error : errno;
-  (void)std::remove(temporary.c_str());
-  return not_written(path, last);
+  const char* const mode = path.ends_with(".gz") ? "wb" : "wbT";
+  const int error = write_and_rename(path, [&](std::FILE* file) { return write_rows(file, mode, recorded); });
+  return error == 0 ? status{} : not_written(path, error);
 }
 
 status write_trace(const std::string& path, const trace& recorded) {

@@ -9,10 +9,7 @@
 #include "assign_or_return.hpp"
 #include "control.h"
 #include "gpumem/cuda_device.hpp"
-
-#ifndef GPUMEM_BENCH_SIMCUDA_FOLDER
-#error "replay/CMakeLists.txt defines GPUMEM_BENCH_SIMCUDA_FOLDER"
-#endif
+#include "process_files.hpp"
 
 namespace gpumem::bench {
 
@@ -40,13 +37,19 @@ constexpr const char* gpu_plug_in = "libgpumem_baselines.so";
 /// Looks next to the program, in the installation, and in the build tree.
 std::string find_library(const std::string& name) {
   std::error_code why;
-  const auto own_folder = std::filesystem::read_symlink("/proc/self/exe", why).parent_path();
+  const auto own_folder = own_program().parent_path();
   for (const std::filesystem::path& folder :
        {own_folder / "simcuda", own_folder, own_folder.parent_path() / "lib/gpumem",
         std::filesystem::path{GPUMEM_BENCH_SIMCUDA_FOLDER}}) {
     if (std::filesystem::exists(folder / name, why)) return (folder / name).string();
   }
   return {};
+}
+
+result<void*> open_library(const std::string& path) {
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return status{errc::unsupported, fmt::format("{}: {}", path, dlerror())};
+  return library;
 }
 
 result<void*> load(const std::string& name) {
@@ -58,9 +61,7 @@ result<void*> load(const std::string& name) {
                     "if a CUDA Toolkit is installed)",
                     name, GPUMEM_BENCH_SIMCUDA_FOLDER)};
   }
-  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return status{errc::unsupported, fmt::format("{}: {}", path, dlerror())};
-  return library;
+  return open_library(path);
 }
 
 template <typename Pointer>
@@ -73,15 +74,11 @@ bool find(void* library, Pointer& function, const char* name) {
 result<const simcuda_functions*> simulated_driver() {
   static const result<const simcuda_functions*> loaded = []() -> result<const simcuda_functions*> {
     const char* const named = std::getenv("GPUMEM_CUDA_DRIVER");
-    void* library = nullptr;
-    if (named != nullptr && *named != '\0') {
-      library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
-    } else {
-      ASSIGN_OR_RETURN(library, load(driver_name));
-    }
+    const bool is_named = named != nullptr && *named != '\0';
+    ASSIGN_OR_RETURN(void* const library, is_named ? open_library(named) : load(driver_name));
     static simcuda_functions f;
     const bool all =
-        library != nullptr && find(library, f.configure, "simcuda_configure") && find(library, f.use, "simcuda_use") &&
+        find(library, f.configure, "simcuda_configure") && find(library, f.use, "simcuda_use") &&
         find(library, f.set_granularity, "simcuda_set_granularity") &&
         find(library, f.handed_out, "simcuda_handed_out") && find(library, f.given_back, "simcuda_given_back") &&
         find(library, f.advance_by, "simcuda_advance_by") && find(library, f.advance_to, "simcuda_advance_to") &&

@@ -8,9 +8,9 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <random>
 
 #include "text.hpp"
+#include "whole_file.hpp"
 
 namespace gpumem::bench {
 namespace {
@@ -25,19 +25,6 @@ int make_and_remove(const std::string& path) {
   std::error_code error;
   fs::remove(fs::canonical(path, error), error);  // the target of a link, not the link
   return 0;
-}
-
-/// Writes and flushes. Returns the error number, or 0.
-int write_all(std::FILE* file, std::string_view text) {
-  return std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0 ? 0 : errno;
-}
-
-/// Writes a whole file. Returns the error number, or 0.
-int write_file(const std::string& path, const char* mode, std::string_view text) {
-  std::FILE* const file = std::fopen(path.c_str(), mode);
-  if (file == nullptr) return errno;
-  const int error = write_all(file, text);
-  return std::fclose(file) != 0 && error == 0 ? errno : error;
 }
 
 status not_written(const std::string& path, const char* option, int error) {
@@ -70,19 +57,13 @@ status check_output_file(const std::string& path, const char* option, bool repla
 
 status replace_file(const std::string& path, const char* option, std::string_view text) {
   if (status possible = check_output_file(path, option, true); !possible) return possible;
-  const std::string temporary = fmt::format("{}.{:08x}.part", path, std::random_device{}());
-  int error = write_file(temporary, "wbx", text);
-  if (error == EEXIST) return not_written(path, option, error);  // not this process's file
-  if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return {};
-  (void)std::remove(temporary.c_str());
-  return not_written(path, option, error);
+  const int error = write_and_rename(path, text);
+  return error == 0 ? status{} : not_written(path, option, error);
 }
 
 status print_out(std::string_view text) {
-  const int error = write_all(stdout, visible(text));  // names come from files
-  if (error == 0) return {};
-  return {errc::bad_setting, fmt::format("standard output cannot be written: {}", std::strerror(error))};
+  if (write_text(stdout, visible(text)) && std::fflush(stdout) == 0) return {};  // names come from files
+  return {errc::bad_setting, fmt::format("standard output cannot be written: {}", std::strerror(errno))};
 }
 
 status output_file::check() const {
@@ -91,8 +72,10 @@ status output_file::check() const {
 
 status output_file::write(std::string_view text) const {
   if (is_standard_output()) return print_out(text);
-  const int error = write_file(path_, "wb", text);
-  return error == 0 ? status{} : not_written(path_, option_, error);
+  std::FILE* const file = std::fopen(path_.c_str(), "wbe");
+  if (file == nullptr) return not_written(path_, option_, errno);
+  const int error = write_text(file, text) && std::fflush(file) == 0 ? 0 : errno;
+  return std::fclose(file) == 0 && error == 0 ? status{} : not_written(path_, option_, error != 0 ? error : errno);
 }
 
 }  // namespace gpumem::bench

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <vector>
+
+#include "output_file.hpp"
 
 namespace gpumem::bench {
 namespace {
@@ -189,25 +190,18 @@ case $command in
                      app.get_name(), list, cases);
 }
 
-status write_file(const std::string& path, const std::string& text) {
-  std::ofstream file{path, std::ios::binary};
-  file << text;
-  file.flush();
-  return file ? status{}
-              : status{errc::bad_setting, path + ": cannot be written; expected a file in a folder that exists"};
-}
-
 }  // namespace
 
 status write_pages(const CLI::App& app, const std::string& version, const std::string& folder) {
-  status written = write_file(fmt::format("{}/{}.1", folder, app.get_name()), man_page(app, app, version));
+  status written = replace_file(fmt::format("{}/{}.1", folder, app.get_name()), "--pages", man_page(app, app, version));
   for (const CLI::App* const each : subcommands_of(app)) {
     if (!written) return written;
-    written =
-        write_file(fmt::format("{}/{}-{}.1", folder, app.get_name(), each->get_name()), man_page(app, *each, version));
+    written = replace_file(fmt::format("{}/{}-{}.1", folder, app.get_name(), each->get_name()), "--pages",
+                           man_page(app, *each, version));
   }
-  if (written) written = write_file(fmt::format("{}/{}.bash", folder, app.get_name()), bash_completion(app));
-  if (written) written = write_file(fmt::format("{}/_{}", folder, app.get_name()), zsh_completion(app));
+  if (written)
+    written = replace_file(fmt::format("{}/{}.bash", folder, app.get_name()), "--pages", bash_completion(app));
+  if (written) written = replace_file(fmt::format("{}/_{}", folder, app.get_name()), "--pages", zsh_completion(app));
   return written;
 }
 

@@ -1,6 +1,5 @@
 #include "progress.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>

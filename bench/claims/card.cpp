@@ -1,6 +1,5 @@
 #include "card.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>

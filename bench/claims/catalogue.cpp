@@ -16,10 +16,6 @@
 #include "text.hpp"
 #include "with_framework.hpp"
 
-#ifndef GPUMEM_VERSION_TEXT
-#error "bench/CMakeLists.txt defines GPUMEM_VERSION_TEXT"
-#endif
-
 namespace gpumem::bench {
 namespace {
 

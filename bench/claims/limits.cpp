@@ -30,6 +30,15 @@ sim_config card_with(std::uint64_t foreign_bytes) {
   return config;
 }
 
+/// Allocates blocks until memory runs out, and returns their bytes. Throws on any other error.
+std::uint64_t fill(allocator& memory, std::uint64_t block_bytes) {
+  for (std::uint64_t allocated = 0;; allocated += block_bytes) {
+    const auto got = memory.try_allocate({.bytes = block_bytes});
+    if (got.code() == errc::out_of_memory) return allocated;
+    need(got);
+  }
+}
+
 findings leaves_the_rest(const claim_setup& setup) {
   findings found;
   std::size_t kept = 0;
@@ -37,13 +46,11 @@ findings leaves_the_rest(const claim_setup& setup) {
                                              "grab_all,limit=70%"};
   for (const std::string_view text : rows) {
     auto first = need(start_process(setup, card_with(0), text));
-    std::uint64_t allocated = 0;
-    while (first.memory->try_allocate({.bytes = 256 * mib}).ok()) allocated += 256 * mib;
+    const std::uint64_t allocated = fill(*first.memory, 256 * mib);
     const auto used = first.card.taken_bytes();
     const std::uint64_t limit = first.memory->devices()[0].limit_bytes;
     auto second = need(start_process(setup, card_with(used), "growth"));
-    while (second.memory->try_allocate({.bytes = 256 * mib}).ok()) {
-    }
+    fill(*second.memory, 256 * mib);
     const auto rest = second.card.taken_bytes();
     const std::uint64_t free = first.card.free_bytes;
     kept += used <= limit && rest + used + 512 * mib >= free ? 1U : 0U;
@@ -79,7 +86,9 @@ findings one_nth_each(const claim_setup& setup) {
         held += context_bytes;  // a process creates its context before it can query free memory
         auto each = start_process(setup, card_with(held), row);
         std::uint64_t got = 0;
-        if (each && each->memory->try_allocate({.bytes = mib}).ok()) {
+        const auto first = each ? each->memory->try_allocate({.bytes = mib}) : result<void*>{each.why()};
+        if (first.code() != errc::out_of_memory) {
+          need(first);
           const auto stats = need(each->memory->stats(0));
           got = stats.reserved_bytes;
           started += 1;
@@ -142,8 +151,7 @@ void with_a_share(const claim_setup& setup, unsigned percent, std::string_view s
   }
   std::vector<address> segments;
   const auto before = allocate_outside(started, account, sized_for(started.card, libraries_bytes), segments);
-  while (started.memory->try_allocate({.bytes = 16 * mib}).ok()) {
-  }
+  fill(*started.memory, 16 * mib);
   const auto later = allocate_outside(started, account, 256 * mib, segments);
   const auto taken = started.card.taken_bytes();
   const auto stats = need(started.memory->stats(0));

@@ -6,11 +6,8 @@
 #include <filesystem>
 
 #include "child.hpp"
+#include "process_files.hpp"
 #include "text.hpp"
-
-#ifndef GPUMEM_BENCH_SOURCE_CLAIMS
-#error "bench/CMakeLists.txt defines GPUMEM_BENCH_SOURCE_CLAIMS and GPUMEM_BENCH_PROGRAM_FOLDER"
-#endif
 
 namespace gpumem::bench {
 namespace {
@@ -23,11 +20,6 @@ constexpr std::chrono::minutes longest{90};
 std::string first_of(const fs::path& installed, const fs::path& built) {
   std::error_code none;
   return fs::exists(installed, none) ? installed.string() : fs::exists(built, none) ? built.string() : "";
-}
-
-fs::path own_folder() {
-  std::error_code none;
-  return fs::read_symlink("/proc/self/exe", none).parent_path();
 }
 
 /// The verdict over all rows. Rows whose `agrees` is null do not count: they do not show the framework's own behaviour.
@@ -49,7 +41,7 @@ std::string command_of(const std::string& id, const std::string& framework, cons
 }  // namespace
 
 result<std::vector<framework_findings>> measure_with(const std::string& framework, const options& options) {
-  const fs::path own_path = own_folder();
+  const fs::path own_path = own_program().parent_path();
   const std::string script = first_of(own_path.parent_path() / "share/gpumem/framework_claims.py",
                                       GPUMEM_BENCH_SOURCE_CLAIMS "/framework_claims.py");
   const std::string gpumem = first_of(own_path / "gpumem", GPUMEM_BENCH_PROGRAM_FOLDER "/gpumem");

@@ -15,12 +15,9 @@
 #include "parallel.hpp"
 #include "peer.hpp"
 #include "plan_file.hpp"
+#include "process_files.hpp"
 #include "progress.hpp"
 #include "workload.hpp"
-
-#ifndef GPUMEM_BENCH_SOURCE_TRACES
-#error "bench/CMakeLists.txt defines GPUMEM_BENCH_SOURCE_TRACES"
-#endif
 
 namespace gpumem::bench {
 namespace {
@@ -135,9 +132,8 @@ void warn_of_foreign_plans(const inputs& all) {
 
 std::string bundled_traces_folder() {
   std::error_code why;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", why);
-  const std::filesystem::path installed = program.parent_path().parent_path() / "share/gpumem/traces";
-  if (!why && std::filesystem::is_directory(installed, why)) return installed.string();
+  const std::filesystem::path installed = own_program().parent_path().parent_path() / "share/gpumem/traces";
+  if (std::filesystem::is_directory(installed, why)) return installed.string();
   return GPUMEM_BENCH_SOURCE_TRACES;
 }
 

@@ -11,6 +11,7 @@
 #include "assign_or_return.hpp"
 #include "binary_trace.hpp"
 #include "child.hpp"
+#include "process_files.hpp"
 #include "protocol.hpp"
 #include "temporary_folder.hpp"
 #include "text.hpp"
@@ -106,8 +107,7 @@ result<document> ask(const trace& recorded, const policy_row& row, const replay_
   if (folder.path().empty()) return about(row, "no folder for its trace can be made in the temporary folder");
   const std::string trace_path = folder.path() + "/peer.gmtrace";
   if (status written = write_binary_trace(trace_path, recorded); !written) return about(row, written.message());
-  std::error_code why;
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe", why).string();
+  const std::string program = own_program().string();
   ASSIGN_OR_RETURN(
       const auto got,
       sweep::run_child(program, {"peer"}, request_for(description.value, trace_path, setup, kind).dump() + "\n",

@@ -7,10 +7,6 @@
 #include "gpumem/settings.hpp"
 #include "report.hpp"
 
-#ifndef GPUMEM_VERSION_TEXT
-#error "bench/CMakeLists.txt defines GPUMEM_VERSION_TEXT"
-#endif
-
 namespace gpumem::bench {
 namespace {
 

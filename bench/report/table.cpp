@@ -7,20 +7,12 @@
 #include "gpumem/settings.hpp"
 #include "report.hpp"
 #include "text.hpp"
+#include "text_table.hpp"
 
 namespace gpumem::bench {
 namespace {
 
 using cells = std::vector<std::string>;
-
-/// Aligns the first column to the left and all others to the right.
-std::string line_of(const cells& row, const std::vector<std::size_t>& widths) {
-  std::string line = "  ";
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    line += i == 0 ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("  {:>{}}", row[i], widths[i]);
-  }
-  return line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-}
 
 /// Groups rows under their trace.
 class grouped_table {
@@ -33,21 +25,18 @@ class grouped_table {
   }
 
   [[nodiscard]] std::string text() const {
-    std::vector<std::size_t> widths(rows_.front().size());
-    for (const cells& row : rows_) {
-      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-    }
-    std::string lines;
+    const std::vector<std::string> lines = table_lines(rows_);
+    std::string blocks;
     for (std::size_t i = 1; i < rows_.size(); ++i) {
       if (traces_[i] != traces_[i - 1]) {
         const trace& recorded = *traces_[i];
-        lines += fmt::format("{}{}: {} operations, {} live at the peak\n", i > 1 ? "\n" : "", recorded.name,
-                             recorded.ops.size(), format_bytes(recorded.peak_live_bytes));
-        lines += line_of(rows_.front(), widths);
+        blocks += fmt::format("{}{}: {} operations, {} live at the peak\n", i > 1 ? "\n" : "", recorded.name,
+                              recorded.ops.size(), format_bytes(recorded.peak_live_bytes));
+        blocks += fmt::format("  {}\n", lines.front());
       }
-      lines += line_of(rows_[i], widths);
+      blocks += fmt::format("  {}\n", lines[i]);
     }
-    return lines;
+    return blocks;
   }
 
  private:
@@ -176,7 +165,7 @@ std::string device_line(const replay_setup& setup) {
 std::string compare_table(const std::vector<compare_result>& results, const replay_setup& setup) {
   const bool loop =
       std::any_of(results.begin(), results.end(), [](const auto& each) { return !each.row->peer.empty(); });
-  cells header{"policy",       "peak live",   "peak reserved",      "waste MiB", "utilization", "fit",
+  cells header{"<policy",      "peak live",   "peak reserved",      "waste MiB", "utilization", "fit",
                "device calls", "modelled ms", "2nd half: calls ms", "ext. frag", "int. frag",   "hazards",
                "replay ns/op", "oom"};
   if (loop) header.insert(header.end() - 1, "loop ns/op");
@@ -215,7 +204,7 @@ std::string compare_table(const std::vector<compare_result>& results, const repl
 }
 
 std::string fit_table(const std::vector<fit_result>& results, const replay_setup& setup) {
-  grouped_table table{{"policy", "peak live", "smallest capacity", "utilization"}};
+  grouped_table table{{"<policy", "peak live", "smallest capacity", "utilization"}};
   bool some_do_not_fit = false;
   for (const fit_result& each : results) {
     const fit_figures& figures = each.figures;

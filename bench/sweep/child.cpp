@@ -25,18 +25,6 @@ namespace {
 using clock = std::chrono::steady_clock;
 constexpr std::size_t most_err = 2000;
 
-struct pipe_ends {
-  owned_fd read;
-  owned_fd write;
-  bool open() {
-    std::array<int, 2> both{};
-    if (::pipe2(both.data(), O_CLOEXEC) != 0) return false;
-    read = owned_fd{both[0]};
-    write = owned_fd{both[1]};
-    return true;
-  }
-};
-
 status no_child(int error) {
   return {errc::device_error, fmt::format("no process can be started: {}", std::strerror(error))};
 }
@@ -80,21 +68,21 @@ bool take(int fd, std::string& text) {
 /// Exchanges data until both pipes are closed. False if the deadline passes first.
 bool converse(pipe_ends& input_pipe, pipe_ends& output_pipe, pipe_ends& err, std::string_view input,
               clock::time_point deadline, child_outcome& outcome) {
-  while (output_pipe.read.get() >= 0 || err.read.get() >= 0) {
+  while (output_pipe.reader.get() >= 0 || err.reader.get() >= 0) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
     if (left <= 0) return false;
-    std::array<pollfd, 3> all{pollfd{output_pipe.read.get(), POLLIN, 0}, pollfd{err.read.get(), POLLIN, 0},
-                              pollfd{input_pipe.write.get(), POLLOUT, 0}};
+    std::array<pollfd, 3> all{pollfd{output_pipe.reader.get(), POLLIN, 0}, pollfd{err.reader.get(), POLLIN, 0},
+                              pollfd{input_pipe.writer.get(), POLLOUT, 0}};
     const int ready = ::poll(all.data(), all.size(), static_cast<int>(std::min<long>(left, 1'000'000)));
     if (ready < 0 && errno != EINTR) return false;
     if (ready <= 0) continue;
-    if (all[0].revents != 0 && !take(output_pipe.read.get(), outcome.output)) output_pipe.read = owned_fd{};
-    if (all[1].revents != 0 && !take(err.read.get(), outcome.err)) err.read = owned_fd{};
+    if (all[0].revents != 0 && !take(output_pipe.reader.get(), outcome.output)) output_pipe.reader = owned_fd{};
+    if (all[1].revents != 0 && !take(err.reader.get(), outcome.err)) err.reader = owned_fd{};
     if (outcome.err.size() > 2 * most_err) outcome.err.erase(0, outcome.err.size() - most_err);
     if (all[2].revents != 0) {
-      const ssize_t sent = ::write(input_pipe.write.get(), input.data(), input.size());
+      const ssize_t sent = ::write(input_pipe.writer.get(), input.data(), input.size());
       if (sent > 0) input.remove_prefix(static_cast<std::size_t>(sent));
-      if (input.empty() || (sent < 0 && errno != EINTR && errno != EAGAIN)) input_pipe.write = owned_fd{};
+      if (input.empty() || (sent < 0 && errno != EINTR && errno != EAGAIN)) input_pipe.writer = owned_fd{};
     }
   }
   return true;
@@ -145,14 +133,14 @@ result<child_outcome> run_child(const std::string& program, const std::vector<st
   if (!input_pipe.open() || !output_pipe.open() || !err.open()) return no_child(errno);
   pid_t child = 0;
   if (const int error =
-          start(program, arguments, {input_pipe.read.get(), output_pipe.write.get(), err.write.get()}, child);
+          start(program, arguments, {input_pipe.reader.get(), output_pipe.writer.get(), err.writer.get()}, child);
       error != 0) {
     return no_child(error);
   }
-  input_pipe.read = owned_fd{};
-  output_pipe.write = owned_fd{};
-  err.write = owned_fd{};
-  (void)::fcntl(input_pipe.write.get(), F_SETFL, O_NONBLOCK);
+  input_pipe.reader = owned_fd{};
+  output_pipe.writer = owned_fd{};
+  err.writer = owned_fd{};
+  (void)::fcntl(input_pipe.writer.get(), F_SETFL, O_NONBLOCK);
   const clock::time_point deadline = clock::now() + time_limit;
   child_outcome got;
   if (!converse(input_pipe, output_pipe, err, input, deadline, got)) {

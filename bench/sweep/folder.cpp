@@ -1,10 +1,8 @@
 #include "folder.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -12,13 +10,13 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <system_error>
 
 #include "log.hpp"
 #include "result_file.hpp"
 #include "text.hpp"
 #include "unit.hpp"
+#include "whole_file.hpp"
 
 namespace gpumem::bench::sweep {
 namespace {
@@ -43,13 +41,6 @@ std::optional<hash128> parse_key(std::string_view text) {
 std::optional<hash128> key_of(std::string_view row) {
   if (!row.starts_with(key_begin)) return std::nullopt;
   return parse_key(row.substr(key_begin.size()));
-}
-
-std::string content_of(const std::string& path) {
-  std::ifstream file{path, std::ios::binary};
-  std::ostringstream content;
-  content << file.rdbuf();
-  return content.str();
 }
 
 std::string sweep_text(const sweep_plan& plan) {
@@ -87,31 +78,17 @@ std::string units_text(const sweep_plan& plan) {
   return text;
 }
 
-status write_text(const std::string& path, const std::string& text) {
+status write_if_changed(const std::string& path, const std::string& text) {
   if (content_of(path) == text) return {};
-  return write_whole(path,
-                     [&](std::FILE* file) { return std::fwrite(text.data(), 1, text.size(), file) == text.size(); });
+  return write_whole(path, [&](std::FILE* file) { return write_text(file, text); });
 }
 
 }  // namespace
 
 status write_whole(const std::string& path, const std::function<bool(std::FILE*)>& write) {
-  const auto failed = [&](int error) {
-    return status{errc::bad_setting,
-                  fmt::format("{}: cannot be written: {}", printable(path, 4096), std::strerror(error))};
-  };
-  char host[65] = "";
-  (void)::gethostname(host, sizeof host - 1);
-  const std::string temporary = fmt::format("{}.{}.{}.new", path, host, ::getpid());
-  std::FILE* const file = std::fopen(temporary.c_str(), "wbe");
-  if (file == nullptr) return failed(errno);
-  const bool written = write(file) && std::fflush(file) == 0;
-  int error = written ? 0 : errno;
-  if (std::fclose(file) != 0 && error == 0) error = errno;
-  if (error == 0 && written && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
-  if (error == 0) error = errno != 0 ? errno : EIO;
-  (void)std::remove(temporary.c_str());
-  return failed(error);
+  const int error = write_and_rename(path, write);
+  if (error == 0) return {};
+  return {errc::bad_setting, fmt::format("{}: cannot be written: {}", printable(path, 4096), std::strerror(error))};
 }
 
 status prepare_folder(const std::string& folder, const sweep_plan& plan) {
@@ -134,8 +111,8 @@ status prepare_folder(const std::string& folder, const sweep_plan& plan) {
               fmt::format("{}: holds other files; expected a sweep's folder or an empty one", printable(folder, 4096))};
     }
   }
-  if (status written = write_text(folder + "/units.txt", units_text(plan)); !written) return written;
-  return write_text(folder + "/sweep.json", sweep_text(plan));
+  if (status written = write_if_changed(folder + "/units.txt", units_text(plan)); !written) return written;
+  return write_if_changed(folder + "/sweep.json", sweep_text(plan));
 }
 
 result<found_results> find_results(const std::string& folder) {

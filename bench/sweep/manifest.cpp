@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "assign_or_return.hpp"
 #include "bits.hpp"
@@ -18,6 +16,7 @@
 #include "own_plans.hpp"
 #include "policy_row.hpp"
 #include "text.hpp"
+#include "whole_file.hpp"
 #include "workload.hpp"
 
 namespace gpumem::bench::sweep {
@@ -253,11 +252,9 @@ result<manifest> read_manifest(const std::string& path) {
   std::error_code why;
   if (!fs::is_regular_file(path, why)) return bad(shown, "no such manifest; expected a JSON file");
   if (fs::file_size(path, why) > most_bytes) return bad(shown, "a manifest of more than 16 MiB");
-  std::ifstream file{path, std::ios::binary};
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return bad(shown, "cannot be read");
-  const json all = json::parse(text.str(), nullptr, false);
+  const auto text = read_file(path);
+  if (!text) return bad(shown, "cannot be read");
+  const json all = json::parse(*text, nullptr, false);
   if (all.is_discarded() || !all.is_object()) return bad(shown, "no JSON object");
   manifest definition;
   std::vector<std::string> patterns;

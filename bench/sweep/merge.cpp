@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "page.hpp"
 #include "summary.hpp"
 #include "text.hpp"
+#include "whole_file.hpp"
 
 namespace gpumem::bench::sweep {
 namespace {
@@ -169,8 +169,7 @@ status write_page(const std::string& path, const merged& merged_sweep, json summ
       merged_sweep.missing == 0 ? "" : fmt::format(" {} units have no result yet.", merged_sweep.missing));
   data["made_by"] = fmt::format("gpumem_bench merge, of a sweep by {}", merged_sweep.plan.version);
   const std::string page = make_sweep_page(json_line(data));
-  return write_whole(path,
-                     [&](std::FILE* file) { return std::fwrite(page.data(), 1, page.size(), file) == page.size(); });
+  return write_whole(path, [&](std::FILE* file) { return write_text(file, page); });
 }
 
 /// Installed with the program, else in the source tree.

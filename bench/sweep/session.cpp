@@ -15,6 +15,7 @@
 #include "merge.hpp"
 #include "output_file.hpp"
 #include "print_error.hpp"
+#include "process_files.hpp"
 #include "runner.hpp"
 #include "sweep_progress.hpp"
 #include "text.hpp"
@@ -207,7 +208,7 @@ result<sweep_plan> plan_sweep(const sweep_arguments& arguments, const std::strin
 
 std::string unit_program() {
   std::error_code ignored;
-  const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  const std::filesystem::path own = own_program();
   const std::filesystem::path bench_program = own.parent_path() / "gpumem_bench";
   return std::filesystem::exists(bench_program, ignored) ? bench_program.string() : own.string();
 }

@@ -372,7 +372,7 @@ CUresult ready_for_work(CUstream_st& stream);
 CUresult refuse_while_capturing(CUstream_st& stream);
 /// Whether a blocking stream of the legacy stream's context captures.
 bool implicit_capture(const CUstream_st& legacy);
-void invalidate(CUstream_st& of_capture);
+void invalidate(CUstream_st& capturing);
 bool invalidated(const CUstream_st& stream);
 /// Returns an error if the context's work may not use the bytes; the context then stays broken.
 CUresult reach(CUcontext context, std::uint64_t address, bool by_kernel);

@@ -57,8 +57,8 @@ bool invalidated(const CUstream_st& stream) {
   });
 }
 
-void invalidate(CUstream_st& of_capture) {
-  of_capture.context->device->sim->invalidate_capture(of_capture.sim, front.calls != nullptr ? front.calls : "a call");
+void invalidate(CUstream_st& capturing) {
+  capturing.context->device->sim->invalidate_capture(capturing.sim, front.calls != nullptr ? front.calls : "a call");
 }
 
 // "If the local thread has an ongoing capture sequence that was not initiated with CU_STREAM_CAPTURE_MODE_RELAXED

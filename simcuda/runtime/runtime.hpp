@@ -69,6 +69,13 @@ inline CUdeviceptr address_of(const void* ptr) {
   return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(ptr));
 }
 
+/// Stores the result of a driver call: `done` is its error and `address` its output.
+inline CUresult address_into(void** ptr, CUresult done, const CUdeviceptr& address) {
+  if (ptr != nullptr)
+    *ptr = done == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)) : nullptr;
+  return done;
+}
+
 }  // namespace gpumem::simcudart
 
 /// Defines a runtime function twice: the plain one, and the variant for programs compiled with --default-stream

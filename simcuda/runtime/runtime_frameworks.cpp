@@ -6,16 +6,6 @@
 
 using namespace gpumem::simcudart;  // NOLINT: the runtime's functions are global
 
-namespace {
-
-CUresult address_into(void** ptr, CUresult done, CUdeviceptr address) {
-  if (ptr != nullptr)
-    *ptr = done == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)) : nullptr;
-  return done;
-}
-
-}  // namespace
-
 extern "C" {
 
 // --- devices --------------------------------------------------------------------------------------------------------

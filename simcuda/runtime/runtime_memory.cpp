@@ -43,12 +43,6 @@ const unsigned char* row_at(const void* base, std::size_t row, std::size_t pitch
   return static_cast<const unsigned char*>(base) + row * pitch;
 }
 
-/// Stores the result of a driver call: `done` is its error and `address` its output.
-CUresult address_into(void** ptr, CUresult done, const CUdeviceptr& address) {
-  *ptr = done == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)) : nullptr;
-  return done;
-}
-
 }  // namespace
 
 extern "C" {

@@ -1,6 +1,7 @@
 // A file descriptor that its owner closes.
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -25,6 +26,21 @@ class owned_fd {
 
  private:
   int fd_ = -1;
+};
+
+/// Both ends of a pipe, which programs that this one starts do not inherit.
+struct pipe_ends {
+  owned_fd reader;
+  owned_fd writer;
+
+  /// False, with the reason in errno, if no pipe can be made.
+  bool open() noexcept {
+    int ends[2] = {};
+    if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+    reader = owned_fd{ends[0]};
+    writer = owned_fd{ends[1]};
+    return true;
+  }
 };
 
 }  // namespace gpumem

@@ -13,14 +13,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <utility>
+#include <vector>
 
 #include "checked_mutex.hpp"
 #include "log.hpp"
+#include "process_files.hpp"
 #include "text.hpp"
 #include "trusted_path.hpp"
 
@@ -96,18 +96,11 @@ bool lock_writer(const owned_fd& file) {
 
 /// Returns when the process group's leader started; empty if it has ended.
 std::optional<std::int64_t> group_began_ns() {
-  std::ifstream file{fmt::format("/proc/{}/stat", ::getpgrp())};
-  std::string line;
-  std::getline(file, line);
-  const std::size_t name_end = line.rfind(')');  // the name may contain any character
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream rest{line.substr(name_end + 1)};
-  std::string skipped;
-  constexpr int fields_before_start = 19;  // state (the third field) to itrealvalue (the 21st)
-  for (int i = 0; i < fields_before_start; ++i) rest >> skipped;
-  std::int64_t ticks = 0;
-  if (!(rest >> ticks)) return std::nullopt;
-  const std::int64_t began = ticks * (second_ns / ::sysconf(_SC_CLK_TCK));  // since the machine started
+  const std::vector<std::string> fields = stat_fields(fmt::format("/proc/{}", ::getpgrp()));
+  constexpr std::size_t start_time = 19;  // the 22nd field of the file
+  const auto ticks = fields.size() > start_time ? whole_number<std::int64_t>(fields[start_time]) : std::nullopt;
+  if (!ticks) return std::nullopt;
+  const std::int64_t began = *ticks * (second_ns / ::sysconf(_SC_CLK_TCK));  // since the machine started
   return now_ns(CLOCK_REALTIME) - (now_ns(CLOCK_BOOTTIME) - began);
 }
 

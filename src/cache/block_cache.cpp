@@ -323,21 +323,21 @@ void block_cache::note_event(event_kind kind, address pointer, std::uint64_t req
 }
 
 block_cache::sums block_cache::add_up() const {
-  sums s{.held_bytes = depot_.bytes(), .held_blocks = depot_.held_blocks()};
+  sums total{.held_bytes = depot_.bytes(), .held_blocks = depot_.held_blocks()};
   std::uint64_t most_live = source_.out_bytes() - depot_.bytes();
-  s.metadata_bytes = depot_.metadata_bytes() + pointers().bytes();
-  for (const auto& c : caches_.all()) {
-    const cache_figures& f = c->figures;
-    s.held_bytes += f.held_bytes - static_cast<std::uint64_t>(f.handed_bytes);
-    most_live -= f.held_bytes - static_cast<std::uint64_t>(f.most_handed_bytes);
-    s.held_blocks += c->blocks();
-    s.allocations += c->allocations();
-    s.frees += f.frees;
-    s.requested_bytes += f.requested_bytes;
-    s.metadata_bytes += c->metadata_bytes();
+  total.metadata_bytes = depot_.metadata_bytes() + pointers().bytes();
+  for (const auto& cache : caches_.all()) {
+    const cache_figures& figures = cache->figures;
+    total.held_bytes += figures.held_bytes - static_cast<std::uint64_t>(figures.handed_bytes);
+    most_live -= figures.held_bytes - static_cast<std::uint64_t>(figures.most_handed_bytes);
+    total.held_blocks += cache->blocks();
+    total.allocations += cache->allocations();
+    total.frees += figures.frees;
+    total.requested_bytes += figures.requested_bytes;
+    total.metadata_bytes += cache->metadata_bytes();
   }
-  s.peak_live_bytes = std::max(peak_live_bytes_, most_live);
-  return s;
+  total.peak_live_bytes = std::max(peak_live_bytes_, most_live);
+  return total;
 }
 
 void block_cache::for_each_held(const std::function<void(slot_index, std::uint32_t, owner_id)>& each) const {

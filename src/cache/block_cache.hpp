@@ -119,7 +119,7 @@ class block_cache {
   void close(thread_cache& cache, stream_cache& stream, stream_cache::bin& bin) noexcept;
   void empty(thread_cache& cache) noexcept;
   void forget(thread_cache& cache, owner_id only) noexcept;
-  void empty_depot(owner_id only) noexcept;  // for every owner if it is `idle_owner`
+  void empty_depot(owner_id only) noexcept;  // `idle_owner`: the blocks of all owners
   void empty_stopped() noexcept;
 
   const std::unique_ptr<event_history> history_;

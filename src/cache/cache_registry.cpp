@@ -3,8 +3,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "checked_mutex.hpp"
 
 namespace gpumem {

@@ -4,31 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <set>
-#include <sstream>
-#include <string>
+
+#include "process_files.hpp"
 
 namespace gpumem {
 namespace {
 
 constexpr int most_generations = 64;
 constexpr std::uint64_t longest_silence_ns = 30'000'000'000;
-
-/// The parent's pid; 0 if there is none or it is unknown.
-int parent_of(int pid) {
-  std::ifstream stat{fmt::format("/proc/{}/stat", pid)};
-  std::string line;
-  std::getline(stat, line);
-  const std::size_t name_end = line.rfind(')');  // pid (name) state ppid; the name may contain any character
-  if (name_end == std::string::npos) return 0;
-  std::istringstream rest{line.substr(name_end + 1)};
-  std::string state;
-  int parent = 0;
-  rest >> state >> parent;
-  return parent;
-}
 
 std::uint64_t saturating_sum(std::uint64_t left, std::uint64_t right) noexcept {
   return left + std::min(right, std::numeric_limits<std::uint64_t>::max() - left);
@@ -90,7 +75,7 @@ void count_on_card(card_state& card, std::span<const card_claim* const> claims, 
 bool descends_from(int pid, int ancestor) {
   for (int i = 0; i < most_generations && pid > 0; ++i) {
     if (pid == ancestor) return true;
-    pid = parent_of(pid);
+    pid = parent_of(fmt::format("/proc/{}", pid));
   }
   return false;
 }

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <ctime>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -17,6 +15,7 @@
 #include "child_answer.hpp"
 #include "claim_table.hpp"
 #include "gpumem/cuda_device.hpp"
+#include "process_files.hpp"
 #include "shared_folder.hpp"
 
 namespace gpumem {
@@ -38,12 +37,6 @@ struct probe_record {
   std::uint64_t free_bytes = 0;
   std::uint64_t answered = 0;
 };
-
-std::uint64_t now_ns() {
-  timespec time{};
-  ::clock_gettime(CLOCK_BOOTTIME, &time);
-  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
-}
 
 /// Counts all cards, ignoring CUDA_VISIBLE_DEVICES. Call only in the child.
 result<int> device_count() {
@@ -93,27 +86,16 @@ const facts_by_uuid& all_facts() {
   return known;
 }
 
-std::uint64_t available_host_bytes() {
-  std::ifstream lines{"/proc/meminfo"};
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream fields{line};
-    std::string name;
-    std::uint64_t kib = 0;
-    if (fields >> name >> kib && name == "MemAvailable:") return kib << 10;
-  }
-  return 0;
-}
-
 probe_record probe(const std::string& uuid) {
   probe_record record;
   std::istringstream answer{child_answer([&uuid] { return tell_memory(uuid); })};
   record.answered = answer >> record.total_bytes >> record.free_bytes ? 1 : 0;
-  record.time_ns = now_ns();
+  record.time_ns = boot_time_ns();
   return record;
 }
 
 bool is_recent(const probe_record& record) {
-  const std::uint64_t time = now_ns();
+  const std::uint64_t time = boot_time_ns();
   return record.time_ns != 0 && record.time_ns <= time && time - record.time_ns < probe_interval_ns;
 }
 
@@ -153,7 +135,7 @@ void measure_cards(std::vector<gpu_usage>& usage, const std::string& folder) {
     std::optional<std::uint64_t> free_bytes;
     card.total_bytes = facts.total_bytes;
     if (facts.integrated) {
-      free_bytes = available_host_bytes();
+      free_bytes = number_after("/proc/meminfo", "MemAvailable:") << 10;
       card.measured_by = memory_source::host;
     } else if (!facts.exclusive) {
       const std::optional<probe_record> seen = recent_probe(folder, card.uuid);

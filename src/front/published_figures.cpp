@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "exit_report.hpp"
@@ -12,13 +11,13 @@
 #include "pooled_allocator.hpp"
 #include "shared_folder.hpp"
 #include "status_socket.hpp"
+#include "whole_file.hpp"
 
 namespace gpumem {
 namespace {
 
 std::string own_command() {
-  std::ifstream file{"/proc/self/cmdline", std::ios::binary};
-  std::string text{std::istreambuf_iterator<char>{file}, {}};
+  std::string text = content_of("/proc/self/cmdline");
   std::replace(text.begin(), text.end(), '\0', ' ');
   while (text.ends_with(' ')) text.pop_back();
   return text.substr(0, 256);

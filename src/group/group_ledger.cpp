@@ -112,18 +112,6 @@ group_ledger::~group_ledger() {
 
 result<std::shared_ptr<group_ledger>> group_ledger::join(const std::string& folder, const std::string& name,
                                                          const std::string& device_uuid,
-                                                         std::optional<std::uint64_t> limit_bytes) {
-  return join(folder, name, device_uuid, limit_bytes, ledger_kind::group);
-}
-
-result<std::shared_ptr<group_ledger>> group_ledger::join_job(const std::string& folder, const std::string& name,
-                                                             const std::string& device_uuid,
-                                                             std::uint64_t limit_bytes) {
-  return join(folder, name, device_uuid, limit_bytes, ledger_kind::job);
-}
-
-result<std::shared_ptr<group_ledger>> group_ledger::join(const std::string& folder, const std::string& name,
-                                                         const std::string& device_uuid,
                                                          std::optional<std::uint64_t> limit_bytes, ledger_kind kind) {
   static checked_mutex mutex;
   static auto* const joined = new std::map<std::string, std::weak_ptr<group_ledger>>;

@@ -28,12 +28,11 @@ class group_ledger {
  public:
   /// Joins group `name` on the device; the first member creates the ledger. Members must agree on the limit; a member
   /// without a limit uses the group's. A process has one membership per group and device, however often it joins.
+  /// The first member of a job sets the limit; later members' `limit_bytes` are ignored.
   static result<std::shared_ptr<group_ledger>> join(const std::string& folder, const std::string& name,
                                                     const std::string& device_uuid,
-                                                    std::optional<std::uint64_t> limit_bytes);
-  /// The same for a job. The first member sets the limit; later members' `limit_bytes` are ignored.
-  static result<std::shared_ptr<group_ledger>> join_job(const std::string& folder, const std::string& name,
-                                                        const std::string& device_uuid, std::uint64_t limit_bytes);
+                                                    std::optional<std::uint64_t> limit_bytes,
+                                                    ledger_kind kind = ledger_kind::group);
   /// Removes the ledgers of jobs without a member.
   static void remove_ended_jobs(const std::string& folder);
   /// `corrupt` if one of the group's ledgers, on any device, cannot be trusted. Does not join.
@@ -73,9 +72,6 @@ class group_ledger {
   [[nodiscard]] std::vector<member> members();
 
  private:
-  static result<std::shared_ptr<group_ledger>> join(const std::string& folder, const std::string& name,
-                                                    const std::string& device_uuid,
-                                                    std::optional<std::uint64_t> limit_bytes, ledger_kind kind);
   status open_or_make(std::optional<std::uint64_t> limit_bytes);
   /// Locks a free row for this process.
   status take_row() GPUMEM_REQUIRES(mutex_);

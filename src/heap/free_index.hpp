@@ -31,7 +31,7 @@ class free_index {
       visit_subtree(blocks, roots_[bin], bytes, visit);
     }
   }
-  /// The lowest block of at least `bytes`. Visits every block that is large enough: for large requests.
+  /// The block of at least `bytes` with the lowest address. Visits every such block, so it serves large requests only.
   [[nodiscard]] block_index lowest_fit(const block_table& blocks, std::uint64_t bytes) const noexcept;
   [[nodiscard]] block_index largest(const block_table& blocks) const noexcept;
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }

@@ -85,7 +85,7 @@ class heap {
   void release(block_index index, owner_id owner, std::uint64_t epoch, bool idle_too) noexcept;
   /// Makes a live block fenced.
   void fence(block_index index) noexcept;
-  /// Makes a live or fenced block leaked.
+  /// Marks a live or fenced block as leaked: it is never allocated again.
   void leak(block_index index) noexcept;
   /// Makes every free block of `owner` with an epoch of at most `done` idle. If `lost`, makes these blocks leaked,
   /// because the driver failed on the fence that covers them.

@@ -3,14 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
-#include <random>
 
-#include "problem_file.hpp"
 #include "text.hpp"
+#include "whole_file.hpp"
 
 namespace gpumem::plan {
 namespace {
@@ -127,27 +124,19 @@ result<step_plan> parse_plan(std::string_view text) {
 }
 
 result<step_plan> read_plan(const std::string& path) {
-  const result<std::string> text = read_text(path);
-  if (!text) return status{text.code(), text.why().message() + "; expected a plan of `gpumem plan` or planned:renew"};
+  const result<std::string> text = read_file(path);
+  if (!text) {
+    return status{text.code(),
+                  fmt::format("{}: {}; expected a plan of `gpumem plan` or planned:renew", path, text.why().message())};
+  }
   result<step_plan> made = parse_plan(*text);
   if (!made) return status{made.code(), fmt::format("{}: {}", path, made.why().message())};
   return made;
 }
 
 status write_plan(const std::string& path, const step_plan& made) {
-  const std::string text = plan_text(made);
-  // A unique temporary name: several programs may end together, even with the same pid in different containers.
-  const std::string temporary = fmt::format("{}.{:08x}.part", path, std::random_device{}());
-  std::FILE* const file = std::fopen(temporary.c_str(), "wbx");
-  if (file == nullptr) return {errc::invalid_argument, fmt::format("{}: {}", path, std::strerror(errno))};
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const bool closed = std::fclose(file) == 0;
-  if (!written || !closed || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int why = errno;
-    (void)std::remove(temporary.c_str());
-    return {errc::invalid_argument, fmt::format("{}: {}", path, std::strerror(why))};
-  }
-  return {};
+  const int error = write_and_rename(path, plan_text(made));
+  return error == 0 ? status{} : status{errc::invalid_argument, fmt::format("{}: {}", path, std::strerror(error))};
 }
 
 status is_plan_of(const step_plan& made, const std::vector<recorded_op>& recorded) {

@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "nvml.hpp"
+#include "process_files.hpp"
 
 namespace gpumem {
 namespace {
@@ -93,15 +93,8 @@ std::string name_of(const arena_state& state, owner_id owner) GPUMEM_UNDER_LOCK 
   return name;
 }
 
-std::string program_of(std::uint32_t pid) {
-  std::ifstream file{fmt::format("/proc/{}/comm", pid)};
-  std::string name;
-  std::getline(file, name);
-  return name;
-}
-
 void name_and_sort(std::vector<memory_holder>& holders) {
-  for (memory_holder& each : holders) each.name = program_of(each.pid);
+  for (memory_holder& each : holders) each.name = command_of(each.pid);
   std::ranges::stable_sort(holders, std::greater{}, &memory_holder::bytes);
 }
 
@@ -175,7 +168,7 @@ void explain(const arena_state& state, const pending_request& request, oom_repor
 }
 
 void ask_device(const arena_state& state, arena_lock& lock, oom_report* report) {
-  const unlocked_section waits{lock};
+  const unlocked_section driver_calls{lock};
   const std::shared_ptr<group_ledger>& group = state.config.group;
   // A job with no other process adds nothing: this process's own limit says the same.
   if (group && (!group->counts_measured() || group->held_by_others() != 0)) {

@@ -17,9 +17,9 @@ class plan_executor {
       : state_{state}, fences_{fences}, growth_{grows}, ladder_{ladder}, places_{state.config.plan} {}
 
   [[nodiscard]] bool follows() const noexcept { return places_.follows(); }
-  /// The live block at the planned place; `no_block` if the request departs from the plan or the place is not free.
+  /// Allocates the block at its planned place; `no_block` if the request departs from the plan or the place is taken.
   block_index place(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
-  /// Like `oom_ladder::climb`, for requests that the plan did not place.
+  /// Serves a request that the plan did not place, as `oom_ladder::climb` does.
   block_index climb(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   /// A block was freed in the order of `owner`.
   void freed(block_index index, owner_id owner) GPUMEM_UNDER_LOCK {

@@ -158,7 +158,7 @@ status pool::release_block(address pointer, const free_args& stated) {
     return {errc::wrong_size,
             fmt::format("{:#x} was allocated with {} bytes and is freed with {}", pointer, requested, *stated.bytes)};
   }
-  thread_cache* const mine = caches.mine();  // not earlier: a refused free changes nothing
+  thread_cache* const mine = caches.mine();  // after the checks, because a refused free must change nothing
   caches.return_pair(mine);
   // Naming a new stream takes host memory; if there is none, the block stays live.
   const owner_id owner = arena_->owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);

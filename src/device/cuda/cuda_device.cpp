@@ -21,6 +21,11 @@ std::uint64_t next_number() {
   return ++latest;
 }
 
+/// Describes a range for the message of a failed call.
+auto range_text(address begin, std::uint64_t bytes) {
+  return [begin, bytes] { return fmt::format("of {} at {:#x}", format_bytes(bytes), begin); };
+}
+
 }  // namespace
 
 result<std::unique_ptr<device>> open_cuda_device(const cuda_config& config) {
@@ -72,14 +77,14 @@ status cuda_device::context(CUcontext* target) {
                           "a new allocator",
                           info_.ordinal)};
   }
+  const auto of_device = [this] { return fmt::format("of device {}", info_.ordinal); };
   CUcontext known = context_.load(std::memory_order_acquire);
   if (known == nullptr) {
     const mutex_lock lock{context_mutex_};
     known = context_.load(std::memory_order_acquire);
     if (known == nullptr) {
-      const std::string doing = fmt::format("of device {}", info_.ordinal);
-      if (status ok = checked(driver_.primary_ctx_retain, doing, &known, handle_); !ok) return ok;
-      if (status ok = checked(driver_.ctx_get_id, doing, known, &context_id_); !ok) {
+      if (status ok = checked(driver_, driver_.primary_ctx_retain, of_device, &known, handle_); !ok) return ok;
+      if (status ok = checked(driver_, driver_.ctx_get_id, of_device, known, &context_id_); !ok) {
         driver_.primary_ctx_release(handle_);
         return ok;
       }
@@ -96,72 +101,49 @@ status cuda_device::context(CUcontext* target) {
     set_condition(device_condition::reset);
     return context(target);
   }
-  return driver_status(driver_, driver_.ctx_get_id.name, asked, fmt::format("of device {}", info_.ordinal));
-}
-
-template <typename Function, typename... Arguments>
-status cuda_device::checked(const Function& call, std::string_view doing, Arguments... arguments) {
-  const CUresult done = call(arguments...);
-  return done == CUDA_SUCCESS ? status{} : driver_status(driver_, call.name, done, doing);
+  return driver_status(driver_, driver_.ctx_get_id.name, asked, of_device());
 }
 
 // --- memory -----------------------------------------------------------------------------------------------------
 
 result<address> cuda_device::do_alloc(std::uint64_t bytes) {
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
   CUdeviceptr begin = 0;
-  const CUresult done = driver_.mem_alloc(&begin, bytes);
-  if (done == CUDA_SUCCESS) return address{begin};
-  return driver_status(driver_, driver_.mem_alloc.name, done,
-                       fmt::format("of {} on device {}", format_bytes(bytes), info_.ordinal));
+  const auto doing = [&] { return fmt::format("of {} on device {}", format_bytes(bytes), info_.ordinal); };
+  if (status done = in_context(driver_.mem_alloc, doing, &begin, bytes); !done) return done;
+  return address{begin};
 }
 
 status cuda_device::do_free(address segment) {
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
-  const CUresult done = driver_.mem_free(segment);
-  if (done == CUDA_SUCCESS) return {};
-  return driver_status(driver_, driver_.mem_free.name, done,
-                       fmt::format("of {:#x} on device {}", segment, info_.ordinal));
+  const auto doing = [&] { return fmt::format("of {:#x} on device {}", segment, info_.ordinal); };
+  return in_context(driver_.mem_free, doing, segment);
 }
 
 result<address> cuda_device::do_alloc_host(std::uint64_t bytes) {
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
   void* pointer = nullptr;
-  const CUresult done = driver_.mem_host_alloc(&pointer, bytes, CU_MEMHOSTALLOC_PORTABLE);
-  if (done == CUDA_SUCCESS) return static_cast<address>(reinterpret_cast<std::uintptr_t>(pointer));
-  return driver_status(driver_, driver_.mem_host_alloc.name, done,
-                       fmt::format("of {} of pinned host memory", format_bytes(bytes)));
+  const auto doing = [&] { return fmt::format("of {} of pinned host memory", format_bytes(bytes)); };
+  if (status done = in_context(driver_.mem_host_alloc, doing, &pointer, bytes, unsigned{CU_MEMHOSTALLOC_PORTABLE});
+      !done) {
+    return done;
+  }
+  return static_cast<address>(reinterpret_cast<std::uintptr_t>(pointer));
 }
 
 status cuda_device::do_free_host(address segment) {
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
-  void* const pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(segment));
-  const CUresult done = driver_.mem_free_host(pointer);
-  if (done == CUDA_SUCCESS) return {};
-  return driver_status(driver_, driver_.mem_free_host.name, done, fmt::format("of {:#x}", segment));
+  const auto doing = [&] { return fmt::format("of {:#x}", segment); };
+  return in_context(driver_.mem_free_host, doing, reinterpret_cast<void*>(static_cast<std::uintptr_t>(segment)));
 }
 
 result<address> cuda_device::do_reserve(std::uint64_t bytes) {
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
   CUdeviceptr begin = 0;
-  const CUresult done = driver_.mem_address_reserve(&begin, bytes, info_.page_bytes, 0, 0);
-  if (done == CUDA_SUCCESS) return address{begin};
-  return driver_status(driver_, driver_.mem_address_reserve.name, done,
-                       fmt::format("of {} of addresses", format_bytes(bytes)));
+  const auto doing = [&] { return fmt::format("of {} of addresses", format_bytes(bytes)); };
+  if (status done = in_context(driver_.mem_address_reserve, doing, &begin, bytes, info_.page_bytes, 0U, 0U); !done) {
+    return done;
+  }
+  return address{begin};
 }
 
 status cuda_device::do_release_range(address range, std::uint64_t bytes) {
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
-  const CUresult done = driver_.mem_address_free(range, bytes);
-  if (done == CUDA_SUCCESS) return {};
-  return driver_status(driver_, driver_.mem_address_free.name, done,
-                       fmt::format("of {} at {:#x}", format_bytes(bytes), range));
+  return in_context(driver_.mem_address_free, range_text(range, bytes), range, bytes);
 }
 
 result<page_run> cuda_device::do_create(std::uint64_t bytes) {
@@ -185,17 +167,12 @@ result<page_run> cuda_device::do_create(std::uint64_t bytes) {
 }
 
 status cuda_device::do_destroy(page_run pages) {
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
-  return checked(driver_.mem_release, {}, CUmemGenericAllocationHandle{pages.id});
+  return in_context(
+      driver_.mem_release, [] { return std::string_view{}; }, pages.id);
 }
 
 status cuda_device::do_map(address begin, std::uint64_t bytes, page_run pages) {
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
-  const CUresult done = driver_.mem_map(begin, bytes, 0, pages.id, 0);
-  if (done == CUDA_SUCCESS) return {};
-  return driver_status(driver_, driver_.mem_map.name, done, fmt::format("of {} at {:#x}", format_bytes(bytes), begin));
+  return in_context(driver_.mem_map, range_text(begin, bytes), begin, bytes, 0U, pages.id, 0U);
 }
 
 status cuda_device::do_set_access(address begin, std::uint64_t bytes) {
@@ -203,26 +180,17 @@ status cuda_device::do_set_access(address begin, std::uint64_t bytes) {
   if (!scope.ok()) return scope.why();
   // Holds the lock throughout, so that a peer added concurrently gets access to every range.
   const mutex_lock lock{access_mutex_};
-  const CUresult done = driver_.mem_set_access(begin, bytes, access_.data(), access_.size());
-  if (done == CUDA_SUCCESS) {
-    accessible_[begin] = bytes;
-    return {};
-  }
-  return driver_status(driver_, driver_.mem_set_access.name, done,
-                       fmt::format("of {} at {:#x}", format_bytes(bytes), begin));
+  status done =
+      checked(driver_, driver_.mem_set_access, range_text(begin, bytes), begin, bytes, access_.data(), access_.size());
+  if (done) accessible_[begin] = bytes;
+  return done;
 }
 
 status cuda_device::do_unmap(address begin, std::uint64_t bytes) {
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
-  const CUresult done = driver_.mem_unmap(begin, bytes);
-  if (done == CUDA_SUCCESS) {
-    const mutex_lock lock{access_mutex_};
-    forget_accessible(begin, begin + bytes);
-    return {};
-  }
-  return driver_status(driver_, driver_.mem_unmap.name, done,
-                       fmt::format("of {} at {:#x}", format_bytes(bytes), begin));
+  if (status done = in_context(driver_.mem_unmap, range_text(begin, bytes), begin, bytes); !done) return done;
+  const mutex_lock lock{access_mutex_};
+  forget_accessible(begin, begin + bytes);
+  return {};
 }
 
 // Removes `[begin, end)` from the accessible ranges; keeps the remaining parts of ranges that cross its ends.
@@ -259,10 +227,10 @@ status cuda_device::add_peer(int ordinal) {
     return scope.why();
   }
   for (const auto& [at, bytes] : accessible_) {
-    if (const CUresult e = driver_.mem_set_access(at, bytes, &peer, 1); e != CUDA_SUCCESS) {
+    const auto doing = [&] { return fmt::format("{} for device {}", range_text(at, bytes)(), ordinal); };
+    if (status ok = checked(driver_, driver_.mem_set_access, doing, at, bytes, &peer, 1); !ok) {
       access_.pop_back();  // so that the caller can try again
-      return driver_status(driver_, driver_.mem_set_access.name, e,
-                           fmt::format("of {} at {:#x} for device {}", format_bytes(bytes), at, ordinal));
+      return ok;
     }
   }
   return {};
@@ -277,14 +245,10 @@ result<memory_info> cuda_device::do_memory() {
       return memory_info{.free_bytes = std::min(seen->free_bytes, info_.total_bytes), .total_bytes = info_.total_bytes};
     }
   }
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
-  if (status ok = checked(driver_.mem_get_info, fmt::format("of device {}", info_.ordinal), &free_bytes, &total_bytes);
-      !ok) {
-    return ok;
-  }
+  const auto doing = [this] { return fmt::format("of device {}", info_.ordinal); };
+  if (status ok = in_context(driver_.mem_get_info, doing, &free_bytes, &total_bytes); !ok) return ok;
   return memory_info{.free_bytes = free_bytes, .total_bytes = total_bytes};
 }
 

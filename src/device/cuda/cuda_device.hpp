@@ -73,9 +73,9 @@ class cuda_device final : public device {
   result<CUevent> make_event();
   void keep_event(CUevent event) noexcept;
   void forget_accessible(address begin, address end) GPUMEM_REQUIRES(access_mutex_);
-  /// Calls `call` with `arguments`; on failure returns a status with its name and `doing`.
-  template <typename Function, typename... Arguments>
-  status checked(const Function& call, std::string_view doing, Arguments... arguments);
+  /// As `checked`, with the primary context current.
+  template <typename Function, typename Describe, typename... Arguments>
+  status in_context(const Function& call, const Describe& doing, Arguments... arguments);
 
   const cuda_driver& driver_;
   const CUdevice handle_;

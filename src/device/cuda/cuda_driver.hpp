@@ -8,6 +8,8 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
+#include <type_traits>
+
 #include "gpumem/cuda_device.hpp"
 #include "gpumem/status.hpp"
 
@@ -50,5 +52,13 @@ std::string version_text(int version);
 /// The status of a failed driver call: names the call, CUDA's error and a remedy. `doing` completes the sentence, as in
 /// "of 2.00 GiB on device 0"; may be empty.
 status driver_status(const cuda_driver& driver, const char* call, CUresult error, std::string_view doing = {});
+
+/// Calls a function of the driver. On failure returns its status; then `doing()` completes the sentence.
+template <typename... Parameters, typename Describe>
+status checked(const cuda_driver& driver, const driver_function<CUresult(CUDAAPI*)(Parameters...)>& call,
+               const Describe& doing, std::type_identity_t<Parameters>... arguments) {
+  const CUresult done = call(arguments...);
+  return done == CUDA_SUCCESS ? status{} : driver_status(driver, call.name, done, doing());
+}
 
 }  // namespace gpumem

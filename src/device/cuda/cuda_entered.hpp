@@ -82,4 +82,10 @@ class cuda_device::entered {
   changes undo_;
 };
 
+template <typename Function, typename Describe, typename... Arguments>
+status cuda_device::in_context(const Function& call, const Describe& doing, Arguments... arguments) {
+  const entered scope{*this};
+  return scope.ok() ? checked(driver_, call, doing, arguments...) : scope.why();
+}
+
 }  // namespace gpumem

@@ -24,6 +24,11 @@ CUevent event_of(fence fence) { return reinterpret_cast<CUevent>(static_cast<std
 fence fence_of(CUevent event) { return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(event))}; }
 CUstream stream_of(stream_ref stream) { return static_cast<CUstream>(stream.handle); }
 
+/// Describes a stream for the message of a failed call.
+auto stream_text(stream_ref stream) {
+  return [stream] { return fmt::format("of stream {}", stream.handle); };
+}
+
 /// The default streams belong to the current context.
 bool depends_on_context(stream_ref stream) { return reinterpret_cast<std::uintptr_t>(stream.handle) <= 2; }
 bool is_legacy(stream_ref stream) { return reinterpret_cast<std::uintptr_t>(stream.handle) <= 1; }
@@ -97,10 +102,8 @@ result<std::uint64_t> cuda_device::do_foreign_context(stream_ref stream) {
   CUcontext own = nullptr;
   if (status ok = context(&own); !ok) return ok;
   CUcontext theirs = nullptr;
-  const CUresult done = driver_.stream_get_ctx(stream_of(stream), &theirs);
-  if (done != CUDA_SUCCESS) {
-    return driver_status(driver_, driver_.stream_get_ctx.name, done, fmt::format("of stream {}", stream.handle));
-  }
+  if (status ok = checked(driver_, driver_.stream_get_ctx, stream_text(stream), stream_of(stream), &theirs); !ok)
+    return ok;
   return theirs == own ? std::uint64_t{0} : static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(theirs));
 }
 
@@ -151,10 +154,8 @@ result<bool> cuda_device::do_query(fence fence) {
 
 status cuda_device::do_wait_host(fence fence) {
   if (is_deferred(fence)) return deferred_done(fence) ? status{} : do_synchronize();
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
-  const CUresult done = driver_.event_synchronize(event_of(fence));
-  return done == CUDA_SUCCESS ? status{} : driver_status(driver_, driver_.event_synchronize.name, done);
+  return in_context(
+      driver_.event_synchronize, [] { return std::string_view{}; }, event_of(fence));
 }
 
 // Polls the events, because the driver can only wait for a single event, and without a limit. Spins for 20 us, then
@@ -196,11 +197,8 @@ status cuda_device::do_wait_stream(stream_ref waiter, fence fence) {
             fmt::format("no stream can wait for all others with a driver of CUDA {}; expected 12.5 or later",
                         version_text(driver_.version))};
   }
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
-  const CUresult done = driver_.stream_wait_event(stream_of(waiter), event_of(fence), CU_EVENT_WAIT_DEFAULT);
-  if (done == CUDA_SUCCESS) return {};
-  return driver_status(driver_, driver_.stream_wait_event.name, done, fmt::format("of stream {}", waiter.handle));
+  return in_context(driver_.stream_wait_event, stream_text(waiter), stream_of(waiter), event_of(fence),
+                    CU_EVENT_WAIT_DEFAULT);
 }
 
 void cuda_device::do_drop(fence fence) noexcept {
@@ -211,9 +209,9 @@ void cuda_device::do_drop(fence fence) noexcept {
 result<std::uint64_t> cuda_device::do_stream_id(stream_ref stream) {
   const auto ask = [&]() -> result<std::uint64_t> {
     unsigned long long id = 0;
-    const CUresult done = driver_.stream_get_id(stream_of(stream), &id);
-    if (done == CUDA_SUCCESS) return std::uint64_t{id};
-    return driver_status(driver_, driver_.stream_get_id.name, done, fmt::format("of stream {}", stream.handle));
+    if (status ok = checked(driver_, driver_.stream_get_id, stream_text(stream), stream_of(stream), &id); !ok)
+      return ok;
+    return std::uint64_t{id};
   };
   if (!depends_on_context(stream) && condition() == device_condition::usable) return ask();
   // The ids of the thread's own stream on the latest devices. An id stays the same while the thread and its device
@@ -262,11 +260,10 @@ result<std::uint64_t> cuda_device::do_capture_id(stream_ref stream) {
   }
   CUstreamCaptureStatus capture_status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;
-  const CUresult done =
-      driver_.stream_get_capture_info(stream_of(stream), &capture_status, &id, nullptr, nullptr, nullptr);
-  if (done != CUDA_SUCCESS) {
-    return driver_status(driver_, driver_.stream_get_capture_info.name, done,
-                         fmt::format("of stream {}", stream.handle));
+  if (status ok = checked(driver_, driver_.stream_get_capture_info, stream_text(stream), stream_of(stream),
+                          &capture_status, &id, nullptr, nullptr, nullptr);
+      !ok) {
+    return ok;
   }
   return capture_status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? std::uint64_t{id} : std::uint64_t{0};
 }
@@ -293,18 +290,17 @@ status cuda_device::do_watch_graph(stream_ref capturing, std::function<void()> g
   if (!scope.ok()) return scope.why();
   CUstreamCaptureStatus capture_status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUgraph graph = nullptr;
-  CUresult done =
-      driver_.stream_get_capture_info(stream_of(capturing), &capture_status, nullptr, &graph, nullptr, nullptr);
-  if (done != CUDA_SUCCESS) {
-    return driver_status(driver_, driver_.stream_get_capture_info.name, done,
-                         fmt::format("of stream {}", capturing.handle));
+  if (status ok = checked(driver_, driver_.stream_get_capture_info, stream_text(capturing), stream_of(capturing),
+                          &capture_status, nullptr, &graph, nullptr, nullptr);
+      !ok) {
+    return ok;
   }
   if (capture_status != CU_STREAM_CAPTURE_STATUS_ACTIVE || graph == nullptr) {
     return {errc::unsupported, fmt::format("stream {} captures nothing now", capturing.handle)};
   }
   auto call = std::make_unique<on_gone>(std::move(gone));
   CUuserObject object = nullptr;
-  done = driver_.user_object_create(&object, call.get(), graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+  CUresult done = driver_.user_object_create(&object, call.get(), graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
   if (done != CUDA_SUCCESS) return driver_status(driver_, driver_.user_object_create.name, done);
   on_gone* const owned = call.release();  // the user object owns it from here on
   done = driver_.graph_retain_user_object(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
@@ -316,12 +312,8 @@ status cuda_device::do_watch_graph(stream_ref capturing, std::function<void()> g
 
 status cuda_device::do_synchronize() {
   const std::uint64_t covered = deferred_.load(std::memory_order_acquire);
-  const entered scope{*this};
-  if (!scope.ok()) return scope.why();
-  const CUresult done = driver_.ctx_synchronize();
-  if (done != CUDA_SUCCESS) {
-    return driver_status(driver_, driver_.ctx_synchronize.name, done, fmt::format("of device {}", info_.ordinal));
-  }
+  const auto doing = [this] { return fmt::format("of device {}", info_.ordinal); };
+  if (status done = in_context(driver_.ctx_synchronize, doing); !done) return done;
   std::uint64_t seen = synchronized_.load(std::memory_order_relaxed);
   while (seen < covered && !synchronized_.compare_exchange_weak(seen, covered, std::memory_order_acq_rel)) {
   }

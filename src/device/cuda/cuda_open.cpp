@@ -25,8 +25,9 @@ std::string uuid_text(const CUuuid& uuid, std::string_view name) {
 }  // namespace
 
 result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, const cuda_config& config) {
-  const auto failed = [&](const auto& function, CUresult error) {
-    return driver_status(driver, function.name, error, fmt::format("of device {}", config.ordinal));
+  const auto ask = [&](const auto& call, auto... arguments) {
+    return checked(
+        driver, call, [&] { return fmt::format("of device {}", config.ordinal); }, arguments...);
   };
   const result<int> count = cuda_device_count(&driver);
   if (!count) return count.why();
@@ -39,40 +40,28 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
     return status{errc::wrong_device, fmt::format("CUDA device {} does not exist: {}", config.ordinal, range())};
   }
   CUdevice handle{};
-  if (const CUresult e = driver.device_get(&handle, config.ordinal); e != CUDA_SUCCESS) {
-    return failed(driver.device_get, e);
-  }
+  if (status ok = ask(driver.device_get, &handle, config.ordinal); !ok) return ok;
   device_info info;
   info.ordinal = config.ordinal;
   info.granularity_bytes = plain_granularity_bytes;
   info.reports_captures = true;
   std::array<char, 256> name{};
-  if (const CUresult e = driver.device_get_name(name.data(), static_cast<int>(name.size()), handle);
-      e != CUDA_SUCCESS) {
-    return failed(driver.device_get_name, e);
-  }
+  if (status ok = ask(driver.device_get_name, name.data(), static_cast<int>(name.size()), handle); !ok) return ok;
   info.name = name.data();
   info.simulated = info.name.starts_with(simulated_name);
   CUuuid uuid{};
-  if (const CUresult e = driver.device_get_uuid(&uuid, handle); e != CUDA_SUCCESS) {
-    return failed(driver.device_get_uuid, e);
-  }
+  if (status ok = ask(driver.device_get_uuid, &uuid, handle); !ok) return ok;
   info.uuid = uuid_text(uuid, info.name);
   std::size_t total = 0;
-  if (const CUresult e = driver.device_total_mem(&total, handle); e != CUDA_SUCCESS) {
-    return failed(driver.device_total_mem, e);
-  }
+  if (status ok = ask(driver.device_total_mem, &total, handle); !ok) return ok;
   info.total_bytes = total;
-  const auto read = [&](CUdevice_attribute kind, int* value) {
-    return driver.device_get_attribute(value, kind, handle);
-  };
   int integrated = 0;
   int compute_mode = CU_COMPUTEMODE_DEFAULT;
   for (const auto& [which, into] : {std::pair{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &info.compute_major},
                                     std::pair{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &info.compute_minor},
                                     std::pair{CU_DEVICE_ATTRIBUTE_INTEGRATED, &integrated},
                                     std::pair{CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, &compute_mode}}) {
-    if (const CUresult e = read(which, into); e != CUDA_SUCCESS) return failed(driver.device_get_attribute, e);
+    if (status ok = ask(driver.device_get_attribute, into, which, handle); !ok) return ok;
   }
   info.integrated = integrated != 0;
   info.exclusive = compute_mode != CU_COMPUTEMODE_DEFAULT;
@@ -83,11 +72,8 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
     CUdevice peer_handle{};
     int can = 0;
     if (exists(peer) && peer != config.ordinal) {
-      if (const CUresult e = driver.device_get(&peer_handle, peer); e != CUDA_SUCCESS)
-        return failed(driver.device_get, e);
-      if (const CUresult e = driver.device_can_access_peer(&can, peer_handle, handle); e != CUDA_SUCCESS) {
-        return failed(driver.device_can_access_peer, e);
-      }
+      if (status ok = ask(driver.device_get, &peer_handle, peer); !ok) return ok;
+      if (status ok = ask(driver.device_can_access_peer, &can, peer_handle, handle); !ok) return ok;
     }
     if (can == 0) {
       return status{errc::wrong_device, fmt::format("device {} cannot be a peer of device {}: expected another "

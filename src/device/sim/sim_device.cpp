@@ -100,7 +100,7 @@ struct sim_device::state {
     return due;
   }
 
-  /// Holds the lock for one call of a function of `part`: `locked(streams)->now_ns()`.
+  /// Locks the device for the call that follows: `locked(streams)->now_ns()`.
   template <typename Part>
   struct locked_part {
     std::unique_lock<checked_mutex> lock;

@@ -102,55 +102,45 @@ result<address> sim_memory::alloc(std::uint64_t bytes) {
         fmt::format("alloc of {} bytes: expected a multiple of {} and more than 0", bytes, granularity_bytes_));
   }
   if (status taken = take_physical(device_call::alloc, bytes); !taken) return taken;
-  const result<address> begin = take_addresses(device_call::alloc, bytes, granularity_bytes_);
-  if (!begin) {
-    used_bytes_ -= bytes;
-    return begin;
-  }
-  if (status opened = open_host(*begin, bytes); !opened) {
-    used_bytes_ -= bytes;
-    give_addresses(*begin, bytes, granularity_bytes_);
-    return opened;
-  }
-  plain_.emplace(*begin, bytes);
-  accessible_.insert(*begin, *begin + bytes);
+  const result<address> begin = add_segment(device_call::alloc, bytes, plain_);
+  if (!begin) used_bytes_ -= bytes;
   return begin;
 }
 
 result<std::uint64_t> sim_memory::free(address segment) {
-  const auto found = plain_.find(segment);
-  if (found == plain_.end()) {
-    return invalid(fmt::format("free of {:#x}: not the begin of a plain segment of this device", segment));
-  }
-  const std::uint64_t bytes = found->second;
-  plain_.erase(found);
-  close_host(segment, bytes);
-  accessible_.erase(segment, segment + bytes);
-  give_addresses(segment, bytes, granularity_bytes_);
-  used_bytes_ -= bytes;
-  return bytes;
+  const auto bytes = remove_segment(segment, plain_);
+  if (!bytes) return invalid(fmt::format("free of {:#x}: not the begin of a plain segment of this device", segment));
+  used_bytes_ -= *bytes;
+  return *bytes;
 }
 
 result<address> sim_memory::alloc_host(std::uint64_t bytes) {
   if (bytes == 0) return invalid("alloc_host of 0 bytes: expected more than 0");
-  const result<address> begin = take_addresses(device_call::alloc_host, bytes, granularity_bytes_);
+  return add_segment(device_call::alloc_host, bytes, pinned_);
+}
+
+result<std::uint64_t> sim_memory::free_host(address segment) {
+  if (const auto bytes = remove_segment(segment, pinned_)) return *bytes;
+  return invalid(fmt::format("free_host of {:#x}: not the begin of a pinned segment of this device", segment));
+}
+
+result<address> sim_memory::add_segment(device_call call, std::uint64_t bytes, segment_map& segments) {
+  const result<address> begin = take_addresses(call, bytes, granularity_bytes_);
   if (!begin) return begin;
   if (status opened = open_host(*begin, bytes); !opened) {
     give_addresses(*begin, bytes, granularity_bytes_);
     return opened;
   }
-  pinned_.emplace(*begin, bytes);
+  segments.emplace(*begin, bytes);
   accessible_.insert(*begin, *begin + bytes);
   return begin;
 }
 
-result<std::uint64_t> sim_memory::free_host(address segment) {
-  const auto found = pinned_.find(segment);
-  if (found == pinned_.end()) {
-    return invalid(fmt::format("free_host of {:#x}: not the begin of a pinned segment of this device", segment));
-  }
+std::optional<std::uint64_t> sim_memory::remove_segment(address segment, segment_map& segments) {
+  const auto found = segments.find(segment);
+  if (found == segments.end()) return std::nullopt;
   const std::uint64_t bytes = found->second;
-  pinned_.erase(found);
+  segments.erase(found);
   close_host(segment, bytes);
   accessible_.erase(segment, segment + bytes);
   give_addresses(segment, bytes, granularity_bytes_);

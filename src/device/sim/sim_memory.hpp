@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <unordered_map>
 
 #include "gpumem/sim_device.hpp"
@@ -64,6 +65,7 @@ class sim_memory {
     std::uint64_t run_id = 0;
     bool accessible = false;
   };
+  using segment_map = std::unordered_map<address, std::uint64_t>;  // begin -> bytes
   using mapping_map = std::map<address, mapping>;
   struct mapping_span {
     mapping_map::iterator first;
@@ -75,6 +77,10 @@ class sim_memory {
   void close_host(address begin, std::uint64_t bytes);
   result<address> take_addresses(device_call call, std::uint64_t bytes, std::uint64_t gap_bytes);
   void give_addresses(address begin, std::uint64_t bytes, std::uint64_t gap_bytes);
+  /// Adds a segment with addresses, and the host's memory if there is some; takes no physical memory.
+  result<address> add_segment(device_call call, std::uint64_t bytes, segment_map& segments);
+  /// Returns its size; empty if no segment begins there.
+  std::optional<std::uint64_t> remove_segment(address segment, segment_map& segments);
   /// Takes `bytes` of physical memory, if that many are free.
   status take_physical(device_call call, std::uint64_t bytes);
   void give_run_back_if_unheld(std::uint64_t run_id);
@@ -98,8 +104,8 @@ class sim_memory {
   range_set free_file_;
   range_set free_addresses_;
   range_set accessible_;
-  std::unordered_map<address, std::uint64_t> plain_;  ///< begin -> bytes
-  std::unordered_map<address, std::uint64_t> pinned_;
+  segment_map plain_;
+  segment_map pinned_;
   std::map<address, std::uint64_t> reservations_;
   std::unordered_map<std::uint64_t, run> runs_;
   mapping_map mappings_;

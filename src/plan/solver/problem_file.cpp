@@ -4,14 +4,11 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "assign_or_return.hpp"
 #include "text.hpp"
+#include "whole_file.hpp"
 
 namespace gpumem::plan {
 namespace {
@@ -80,19 +77,9 @@ result<problem> parse_problem(std::string_view text) {
   return buffers;
 }
 
-result<std::string> read_text(const std::string& path) {
-  errno = 0;
-  std::ifstream file{path, std::ios::binary};
-  std::string text{std::istreambuf_iterator<char>{file}, {}};
-  if (!file.is_open() || file.bad() || (errno != 0 && text.empty())) {
-    return status{errc::invalid_argument, fmt::format("{}: {}", path, std::strerror(errno))};
-  }
-  return text;
-}
-
 result<problem> read_problem(const std::string& path) {
-  ASSIGN_OR_RETURN(const auto text, read_text(path));
-  result<problem> buffers = parse_problem(text);
+  const result<std::string> text = read_file(path);
+  result<problem> buffers = text ? parse_problem(*text) : text.why();
   status why = buffers ? check(*buffers) : buffers.why();
   if (!why) return status{why.code(), fmt::format("{}: {}", path, why.message())};
   return buffers;

@@ -14,7 +14,4 @@ namespace gpumem::plan {
 /// The same for a file, checked; messages begin with its name.
 [[nodiscard]] result<problem> read_problem(const std::string& path);
 
-/// The contents of a file; `invalid_argument` if it cannot be read.
-[[nodiscard]] result<std::string> read_text(const std::string& path);
-
 }  // namespace gpumem::plan

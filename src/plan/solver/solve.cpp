@@ -1,8 +1,6 @@
 /// The strategy that combines the searches, which are independent of each other.
 #include "solve.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 

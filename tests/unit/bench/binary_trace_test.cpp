@@ -3,11 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -243,11 +245,18 @@ TEST(binary_trace, is_refused_another_ending_or_a_full_disk) {
   const trace small = trace_of("1,00:00:00:000000,allocate,a0,1000,0\n");
   EXPECT_THAT(write_trace(folder.path("t.txt"), small).message(),
               testing::HasSubstr("ends in .gmtrace, .csv or .csv.gz"));
+  ::rlimit whole{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &whole), 0);
+  const ::rlimit none{0, whole.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   for (const char* name : {"t.gmtrace", "t.csv", "t.csv.gz"}) {
-    std::filesystem::create_symlink("/dev/full", folder.path(std::string{name} + ".new"));
-    EXPECT_THAT(write_trace(folder.path(name), small).message(), testing::HasSubstr("cannot be written"));
-    EXPECT_FALSE(std::filesystem::exists(folder.path(name))) << name;
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+    const status written = write_trace(folder.path(name), small);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &whole), 0);
+    EXPECT_THAT(written.message(), testing::HasSubstr("cannot be written: File too large"));
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path("."))) << name;
   }
+  static_cast<void>(std::signal(SIGXFSZ, handler));
 }
 
 /// CPU time of this thread, so that other programs do not affect it.

@@ -59,7 +59,7 @@ TEST(GroupLedger, AProcessIsOneMemberAndCardsAreApart) {
 
 TEST(JobLedger, EntersMeasuredMemoryAndReservesTheRest) {
   const temporary_folder t;
-  const auto joined = group_ledger::join_job(t.path(), "run-1-0", "GPU-1", 100);
+  const auto joined = group_ledger::join(t.path(), "run-1-0", "GPU-1", 100, ledger_kind::job);
   ASSERT_TRUE(joined.ok()) << joined.why().message();
   group_ledger& job = **joined;
   job.enter(60);
@@ -97,7 +97,7 @@ TEST(JobLedger, CountsTheMembersThatLiveAndIsRemovedAfterTheLast) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(end[1]);
-    const auto joined = group_ledger::join_job(t.path(), "run-1-0", "GPU-1", 100 * unit);
+    const auto joined = group_ledger::join(t.path(), "run-1-0", "GPU-1", 100 * unit, ledger_kind::job);
     if (joined) (*joined)->enter(70 * unit);
     char each = joined ? '1' : '0';
     static_cast<void>(!::write(ready[1], &each, 1));
@@ -108,7 +108,7 @@ TEST(JobLedger, CountsTheMembersThatLiveAndIsRemovedAfterTheLast) {
   ASSERT_EQ(::read(ready[0], &each, 1), 1);
   ASSERT_EQ(each, '1');
   {
-    const auto joined = group_ledger::join_job(t.path(), "run-1-0", "GPU-1", 900 * unit);
+    const auto joined = group_ledger::join(t.path(), "run-1-0", "GPU-1", 900 * unit, ledger_kind::job);
     ASSERT_TRUE(joined.ok()) << joined.why().message();
     EXPECT_EQ((*joined)->limit(), 100 * unit) << "the first member's";
     (*joined)->enter(40 * unit);

@@ -63,8 +63,8 @@ result<budget_of_process> open_budget(const device_info& info, const settings& o
   const std::uint64_t limit = on_device.job_limit.resolve(total, free_bytes);
   const std::uint64_t headroom = headroom_of(on_device, scope_of(on_device) == limit_scope::process);
   // process_budget::open refuses a limit below the headroom.
-  ASSIGN_OR_RETURN(budget.group, group_ledger::join_job(folder, on_device.job, info.uuid,
-                                                        limit > headroom ? limit - headroom : limit));
+  ASSIGN_OR_RETURN(budget.group, group_ledger::join(folder, on_device.job, info.uuid,
+                                                    limit > headroom ? limit - headroom : limit, ledger_kind::job));
   keep_membership(budget.group);
   // The first process has resolved the share; resolving it again would take a share of the rest.
   if (budget.limit.unit == byte_limit::kind::of_free && budget.limit) {

@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <exception>
-#include <fstream>
 
 #include "checked_mutex.hpp"
 #include "device_registry.hpp"
@@ -16,6 +15,7 @@
 #include "gpumem/gpumem.h"
 #include "gpumem/settings.hpp"
 #include "log.hpp"
+#include "process_files.hpp"
 #include "process_settings.hpp"
 #include "text.hpp"
 
@@ -39,13 +39,6 @@ notes& all_notes() {
   return *only;
 }
 
-std::string own_command() {
-  std::ifstream file{"/proc/self/comm"};
-  std::string name;
-  std::getline(file, name);
-  return printable(name, 32);
-}
-
 void write_line(notes& notes, const std::string& path) GPUMEM_REQUIRES(notes.mutex) {
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) return;
@@ -56,7 +49,8 @@ void write_line(notes& notes, const std::string& path) GPUMEM_REQUIRES(notes.mut
     static_cast<void>(::fcntl(file, F_OFD_SETLKW, &all));
     notes.place = ::lseek(file, 0, SEEK_END);
   }
-  std::string line = fmt::format("{} {} {}: {}", notes.count, ::getpid(), own_command(), notes.first);
+  std::string line =
+      fmt::format("{} {} {}: {}", notes.count, ::getpid(), command_of(static_cast<unsigned>(::getpid())), notes.first);
   line.resize(line_bytes - 1, ' ');
   line += '\n';
   static_cast<void>(::pwrite(file, line.data(), line.size(), notes.place));

@@ -173,17 +173,17 @@ charge charge_for(const call_size& size, bool dedicated) noexcept {
   return made;
 }
 
-void keep_receipt(const charge& charged, kept_as kind, std::uint64_t given, bool with_context) noexcept {
+void keep_receipt(const charge& charged, receipt_kind kind, std::uint64_t given, bool with_context) noexcept {
   if (charged.ordinal < 0) return;
   const std::uint64_t context = with_context ? reinterpret_cast<std::uintptr_t>(current_context()) : 0;
   switch (kind) {
-    case kept_as::address:
+    case receipt_kind::address:
       return address_receipts().keep(given, charged.ordinal, charged.bytes, context);
-    case kept_as::handle:
+    case receipt_kind::handle:
       return handle_receipts().keep(given, charged.ordinal, charged.bytes, context);
-    case kept_as::pages:
+    case receipt_kind::pages:
       return all_pages().created(given, charged.ordinal, charged.bytes);
-    case kept_as::graph:
+    case receipt_kind::graph:
       graph_bytes[static_cast<std::size_t>(charged.ordinal)].fetch_add(charged.bytes);
       return;
   }

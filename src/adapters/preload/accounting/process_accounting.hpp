@@ -32,7 +32,7 @@ struct charge {
 /// Charges a call. `dedicated`: the call replaces a cudaMalloc with a driver allocation of its own.
 charge charge_for(const call_size& size, bool dedicated) noexcept;
 /// Records a charge for its later refund. `with_context`: the memory is freed when the current context ends.
-void keep_receipt(const charge& charged, kept_as kind, std::uint64_t given, bool with_context) noexcept;
+void keep_receipt(const charge& charged, receipt_kind kind, std::uint64_t given, bool with_context) noexcept;
 /// Refunds the memory that was freed with `context`.
 void context_ended(CUcontext context) noexcept;
 

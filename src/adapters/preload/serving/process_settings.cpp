@@ -1,7 +1,5 @@
 #include "process_settings.hpp"
 
-#include <fmt/format.h>
-
 #include "device_registry.hpp"
 #include "gpumem/policy.hpp"
 #include "job_budget.hpp"

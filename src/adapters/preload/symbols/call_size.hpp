@@ -14,15 +14,16 @@ struct call_size {
 };
 
 /// The kind of key under which the receipt of a counted call is stored.
-enum class kept_as : std::uint8_t { address, handle, pages, graph };
+enum class receipt_kind : std::uint8_t { address, handle, pages, graph };
 
 template <entry E>
-inline constexpr kept_as key_kind =
-    E == entry::mem_create                                                                          ? kept_as::pages
-    : E == entry::array_create || E == entry::array_3d_create || E == entry::mipmapped_array_create ? kept_as::handle
+inline constexpr receipt_kind receipt_kind_of =
+    E == entry::mem_create ? receipt_kind::pages
+    : E == entry::array_create || E == entry::array_3d_create || E == entry::mipmapped_array_create
+        ? receipt_kind::handle
     : E == entry::graph_add_mem_alloc_node || E == entry::graph_add_node || E == entry::graph_add_node_12
-        ? kept_as::graph
-        : kept_as::address;
+        ? receipt_kind::graph
+        : receipt_kind::address;
 
 /// The key of a call's receipt, from its first result after the call has succeeded. Memory of graphs has no key.
 template <typename Made, typename... More>

@@ -5,8 +5,6 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -15,6 +13,7 @@
 #include "process_settings.hpp"
 #include "trusted_path.hpp"
 #include "visible_now.hpp"
+#include "whole_file.hpp"
 
 namespace gpumem::preload {
 namespace {
@@ -40,11 +39,11 @@ const char* variable(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-bool same_file(const std::string& lhs, const char* rhs) {
-  struct stat of_a {};
-  struct stat of_b {};
-  return stat(lhs.c_str(), &of_a) == 0 && stat(rhs, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
-         of_a.st_ino == of_b.st_ino;
+bool same_file(const std::string& first, const char* second) {
+  struct stat of_first {};
+  struct stat of_second {};
+  return stat(first.c_str(), &of_first) == 0 && stat(second, &of_second) == 0 && of_first.st_dev == of_second.st_dev &&
+         of_first.st_ino == of_second.st_ino;
 }
 
 const char* this_library() {
@@ -55,8 +54,7 @@ const char* this_library() {
 
 /// Adds every path in ldconfig's cache that ends with the driver's name, without parsing the cache's format.
 void add_from_cache(std::vector<std::string>& paths) {
-  std::ifstream file{"/etc/ld.so.cache", std::ios::binary};
-  const std::string all{std::istreambuf_iterator<char>{file}, {}};
+  const std::string all = content_of("/etc/ld.so.cache");
   const std::string ending = fmt::format("/{}", soname) + '\0';
   for (std::size_t offset = all.find(ending); offset != std::string::npos; offset = all.find(ending, offset + 1)) {
     const std::size_t before = all.rfind('\0', offset);

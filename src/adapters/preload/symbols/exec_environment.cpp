@@ -6,7 +6,6 @@
 // Only `system` and `popen`, which are not called there, change this process's own variable.
 #include <alloca.h>
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/syscall.h>

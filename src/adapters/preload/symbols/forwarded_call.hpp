@@ -23,7 +23,7 @@ CUresult tried_twice(Arguments... arguments) noexcept {
   return e == CUDA_ERROR_OUT_OF_MEMORY && give_back_idle() ? driver_call<E, N>(arguments...) : e;
 }
 
-/// Whether the call's memory is freed with its context: a memory pool's belongs to the device.
+/// Whether the end of the context frees the call's memory. The memory of memory pools belongs to the device.
 template <entry E>
 inline constexpr bool ends_with_context = E != entry::mem_alloc_async&& E != entry::mem_alloc_from_pool;
 
@@ -41,14 +41,14 @@ struct forwarded_call;
 
 template <entry E, null_stream N, typename... Arguments>
 struct forwarded_call<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
-  static CUresult CUDAAPI call(Arguments... arguments) { return charged(false, key_kind<E>, arguments...); }
+  static CUresult CUDAAPI call(Arguments... arguments) { return charged(false, receipt_kind_of<E>, arguments...); }
   /// Replaces a cudaMalloc with a driver allocation of its own.
-  static CUresult dedicated(Arguments... arguments) { return charged(true, key_kind<E>, arguments...); }
+  static CUresult dedicated(Arguments... arguments) { return charged(true, receipt_kind_of<E>, arguments...); }
   /// For a stream that captures: the graph owns the memory, and no free returns it.
-  static CUresult of_graph(Arguments... arguments) { return charged(false, kept_as::graph, arguments...); }
+  static CUresult of_graph(Arguments... arguments) { return charged(false, receipt_kind::graph, arguments...); }
 
  private:
-  static CUresult charged(bool dedicated, kept_as kind, Arguments... arguments) {
+  static CUresult charged(bool dedicated, receipt_kind kind, Arguments... arguments) {
     std::shared_lock together{counting(), std::defer_lock};
     if (limits_process()) together.lock();
     const call_size asked = size_of_call(arguments...);
