@@ -227,7 +227,7 @@ status cuda_device::add_peer(int ordinal) {
     return scope.why();
   }
   for (const auto& [at, bytes] : accessible_) {
-    const auto doing = [&] { return fmt::format("{} for device {}", range_text(at, bytes)(), ordinal); };
+    const auto doing = [&, range = range_text(at, bytes)] { return fmt::format("{} for device {}", range(), ordinal); };
     if (status ok = checked(driver_, driver_.mem_set_access, doing, at, bytes, &peer, 1); !ok) {
       access_.pop_back();  // so that the caller can try again
       return ok;
