@@ -102,6 +102,25 @@ def compiled_with_tritons_headers():
     return "headers of " + os.sep.join(headers.split(os.sep)[-4:])
 
 
+# --- which cards ------------------------------------------------------------------------------------------------------
+
+HIDING = """
+import os, torch
+os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+held = torch.ones(4, device="cuda")
+print(torch.cuda.memory.get_allocator_backend(), torch.cuda.device_count(), torch.cuda.get_device_properties(0).uuid)
+"""
+
+
+@step
+def card_hidden_after_the_import():
+    """CUDA_VISIBLE_DEVICES set after `import torch` and before the first use of a GPU. On two cards."""
+    told = subprocess.run([sys.executable, "-W", "ignore", "-c", HIDING], capture_output=True, text=True, check=True).stdout
+    expect("allocator, cards and the first card", told.split(),
+           [torch.cuda.memory.get_allocator_backend(), "1", str(torch.cuda.get_device_properties(1).uuid)])
+    return "the second card alone"
+
+
 # --- refusing ---------------------------------------------------------------------------------------------------------
 
 BEGIN = """
