@@ -17,7 +17,7 @@ struct job_rank {
 };
 
 /// The ranks from the innermost launcher whose variables are both whole numbers.
-[[nodiscard]] std::optional<job_rank> find_job_rank(const std::function<const char*(const char*)>& variable);
+[[nodiscard]] std::optional<job_rank> find_job_rank(const std::function<const char*(const char*)>& value_of);
 
 /// The rank of this process; empty outside a job.
 [[nodiscard]] const std::optional<job_rank>& this_rank();

@@ -1,7 +1,7 @@
 // The folder in shared memory that the processes of one user share, and trusted files in it.
 //
-// The folder has mode 0700. A trusted file is a regular file of mode 0600 with one link, not reached by a symlink. Any
-// other file is refused before a byte of it is read.
+// The folder has mode 0700. A trusted file is a regular file of this user with one link, closed to all others, and its
+// path does not end at a symlink. Any other file is refused before a byte of it is read.
 #pragma once
 
 #include <string>

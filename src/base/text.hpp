@@ -28,7 +28,7 @@ template <std::integral Number>
   return whole ? std::optional{value} : std::nullopt;
 }
 
-/// Removes a number from the begin of `text`: digits with a fraction, no sign and no exponent (`10`, `2.5`, `.5`).
+/// Removes a number from the beginning of `text`: digits with a fraction, no sign and no exponent (`10`, `2.5`, `.5`).
 /// Empty, and `text` unchanged, if it does not begin with one.
 [[nodiscard]] std::optional<double> take_decimal(std::string_view& text) noexcept;
 

@@ -1,4 +1,5 @@
-/// Formats values of settings as text that the parsers of gpumem/settings.hpp read back to the same value.
+/// Parses values of settings, and formats them as text that the parsers of gpumem/settings.hpp read back to the same
+/// value.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,8 @@ class alignas(64) fast_path {
   /// `allocate` and `free` for a cache that keeps a history (`place` has `noted_hits`).
   [[nodiscard]] address allocate_noted(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept;
   [[nodiscard]] bool free_noted(thread_cache& mine, address pointer, const free_args* stated) noexcept;
-  /// Attaches the fence that was due. False if the arena has the blocks already; the caller then still owns the fence.
+  /// Attaches the fence that was due. False if the arena has the blocks already, or this thread may not use its cache
+  /// now; the caller then still owns the fence.
   [[nodiscard]] bool attach_fence(fence batch_fence) noexcept;
 
   /// Takes a block from a bin of this thread's cache, which must hold one, and hands it to the program.

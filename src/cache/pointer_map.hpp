@@ -153,8 +153,8 @@ class pointer_map {
   [[nodiscard]] slot_index home_of(address pointer) const noexcept {
     return static_cast<slot_index>((pointer * spread_) >> 32) & mask_;
   }
-  // Multiplicative hash, in slots x 2^23 per 512 B: 1/2 + (sqrt(3)-1)/16 + 3/8 of the table. 3/8 separates 512 B
-  // neighbours; over 4 KiB it wraps to 0. Multiples of sqrt(3)-1 spread large blocks evenly.
+  // Multiplicative hash, in slots x 2^23 per 512 B: 1/2 + (sqrt(3)-1)/16 slots, and 3/8 of the table, which separates
+  // 512 B neighbours; over 4 KiB it wraps to 0. Multiples of sqrt(3)-1 spread large blocks evenly.
   [[nodiscard]] static constexpr std::uint64_t spread_over(std::uint32_t places) noexcept {
     return 4'578'109 + (std::uint64_t{3} * places << 20);
   }

@@ -57,6 +57,9 @@ class arena final : public cache_source {
   void free_behind_fence(std::span<const block_index> blocks, fence batch_fence) noexcept GPUMEM_UNDER_LOCK override;
   /// Frees a block that other streams use, behind their work.
   void free_behind_uses(arena_lock& lock, block_index index, owner_id owner) GPUMEM_UNDER_LOCK;
+  /// The owner word of a live block, from the pointer map; for `no_block` and any other block the word that says that
+  /// nobody holds it. Another thread may change the word unless every cache is stopped.
+  [[nodiscard]] owner_word held_as(block_index index) const noexcept GPUMEM_UNDER_LOCK;
   /// Makes room for a use of the live block by `stream` and returns the stream's owner number, or `idle_owner` if the
   /// stream owns the block. Throws like `stream_order::slot_of`, with nothing changed.
   [[nodiscard]] owner_id prepare_use(block_index index, stream_ref stream, std::uint64_t key) GPUMEM_UNDER_LOCK;
@@ -71,8 +74,6 @@ class arena final : public cache_source {
   [[nodiscard]] status not_in_live_block(address pointer) const;
 
   // --- figures (pool_check.cpp); each requires that every cache is stopped ----------------------------------
-  /// The owner word of a block in the heap's records; by default that of a block nobody holds.
-  [[nodiscard]] owner_word held_as(block_index index) const noexcept GPUMEM_UNDER_LOCK;
   /// The counters, and bytes and blocks by state.
   [[nodiscard]] statistics figures() const GPUMEM_UNDER_LOCK;
   /// Checks that every byte is accounted for; `corrupt` names the broken invariant.

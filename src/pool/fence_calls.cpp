@@ -39,7 +39,7 @@ void fence_calls::record(arena_lock& lock) {
     const bool overtaken = state_.streams.captures().local() > captures;
     std::optional<fence> recorded;
     if (!overtaken && state_.streams.begin_handle_call(f)) {
-      blocking_calls& records = f.apart ? state_.calls.records : state_.calls.context_records;
+      blocking_calls& records = f.spares_captures ? state_.calls.records : state_.calls.context_records;
       const result<fence> made = records.run_unlocked(lock, [&] { return state_.streams.record_on_device(f); });
       if (made) recorded = *made;
       state_.streams.end_handle_call(f);

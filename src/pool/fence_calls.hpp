@@ -12,14 +12,15 @@ class fence_calls {
   /// Updates every fence that is done by now; queries none during an announced capture (`stream_order::ask`). Records
   /// the fences that uses still lack, for which it releases the lock. True if memory became free.
   bool poll(arena_lock& lock) GPUMEM_UNDER_LOCK;
-  /// Records every missing fence before free memory, however little, and polls. `named` is the slot of a stream whose
-  /// handle is valid, or `idle_owner`.
+  /// Reserves and records a fence behind all frees that have none, however few, and polls. `named` is the slot of a
+  /// stream whose handle is valid, or `idle_owner`.
   void fence_everything(arena_lock& lock, owner_id named) GPUMEM_UNDER_LOCK;
-  /// Records reserved fences (`stream_order::record`) without the lock: the driver blocks while a stream's queue is
-  /// full, and other threads need not wait for that. A fence that a capture has overtaken fails and is recorded later.
+  /// Records reserved fences (`stream_order::reserve_fence`) without the lock: the driver blocks while a stream's queue
+  /// is full, and other threads need not wait for that. If a capture begins meanwhile, the remaining fences fail, and
+  /// others are recorded later.
   void record(arena_lock& lock) GPUMEM_UNDER_LOCK;
   /// Makes the missing waits on the device, also without the lock, so the caller must search again. Records the fences
-  /// that they need first. Makes no wait that a capture has overtaken.
+  /// that they need first. Makes no further wait once a capture has begun on the device.
   void order(arena_lock& lock, device_waits& waits) GPUMEM_UNDER_LOCK;
   /// Returns what `take(waits)` finds for a stream that may wait on the device. Calls it again while waits are missing,
   /// and makes those in between.
@@ -37,10 +38,11 @@ class fence_calls {
   step_result wait_for_any(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
   /// Waits for everything freed on that owner so far, and polls.
   void wait_for_owner(arena_lock& lock, owner_id owner, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
-  /// Waits for every fence before free memory, after recording the missing ones, and polls. False if it waited for
+  /// Waits for every fence behind frees and uses, after recording the missing ones, and polls. False if it waited for
   /// nothing and nothing became free.
   bool wait_for_all(arena_lock& lock, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
-  /// Holds every fence before memory that others may use or that waits for uses; records the missing ones.
+  /// Adds to `held` the latest fence behind each owner's free blocks that others may use, and the fences of blocks that
+  /// wait for uses; records the missing ones.
   void hold_all(arena_lock& lock, held_fences* held) GPUMEM_UNDER_LOCK;
 
  private:

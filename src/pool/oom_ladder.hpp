@@ -1,17 +1,18 @@
 // The out-of-memory ladder: the steps of a request for which no free block fits. Each step returns a `step_result`; a
 // step that released the lock has searched again since.
 //
-// Look: steps that wait for no work and invalidate no capture, noticed or not
+// Look: steps that invalidate no capture, noticed or not, and wait for no work, except step 4 under `host`
 //   1 fences that are done by now   2 everything in threads' caches   3 idle neighbours merged
-//   4 another stream's memory, behind fences on that stream           5 grow, as the policy says
+//   4 another stream's memory, as GPUMEM_STREAM_REUSE says            5 grow, as the policy says
 // Last resorts, for a request that would otherwise be refused
-//   6 other streams' memory, behind an event on the whole context     7 all other streams' memory at once
-//   8 give idle segments back, and grow
+//   6 the same as step 4, with events on the whole context
+//   7 under `device`: all other streams' memory at once               8 give idle segments back, and grow
 // Then, while the request may still wait (one `wait_deadline` for the whole request)
 //   9 restart, if other threads changed anything since step 1 (arena_mutex::generation)
 //   10 wait for a pending fence or another thread's driver call, and restart
 //   11 call the callbacks, and restart                                12 refuse, with a report
-// An announced capture skips steps 4, 6 and 7 and all waits for fences; any on this device skips step 8.
+// An announced capture skips steps 4, 6 and 7 and all waits for fences; a request of a stream that captures skips those
+// steps, too. Any capture on this device skips step 8, also one of a blocking stream that only the driver knows of.
 #pragma once
 
 #include "growth.hpp"
@@ -24,7 +25,7 @@ class oom_ladder {
   oom_ladder(arena_state& state, fence_calls& fences, growth& grows, trimmer& trims)
       : state_{state}, fences_{fences}, growth_{grows}, trimmer_{trims} {}
 
-  /// Returns a live block, or `no_block`; `diagnose` (oom_diagnosis.hpp) then says why.
+  /// Returns a live block, or `no_block`; `explain` (oom_diagnosis.hpp) then says why.
   block_index climb(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
 
  private:

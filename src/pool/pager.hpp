@@ -1,7 +1,7 @@
 // Takes memory page by page: maps the pages that are missing behind a request, new or moved from idle memory.
 //
-// page_place selects the place, the policy limits new memory, paged_backing has the plan and the records. A thread that
-// changes mappings holds the growth ticket. Nothing is unmapped during a capture.
+// `cheapest_place` (page_place.hpp) selects the place, the policy limits new memory, and `page_manager` has the plan
+// and the records. A thread that changes mappings holds the growth ticket. Nothing is unmapped during a capture.
 #pragma once
 
 #include "fence_calls.hpp"

@@ -21,7 +21,8 @@ class plan_executor {
   block_index place(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   /// Serves a request that the plan did not place, as `oom_ladder::climb` does.
   block_index climb(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
-  /// A block was freed in the order of `owner`.
+  /// Tells the plan that a block was freed in the order of `owner`; notes the owner if the plan gives that memory to
+  /// another stream next.
   void freed(block_index index, owner_id owner) GPUMEM_UNDER_LOCK {
     if (places_.ended(index)) needed_by_plan_ = state_.streams[owner].needed_by_plan = true;
   }

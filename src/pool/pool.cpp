@@ -66,7 +66,8 @@ address pool::try_cache(stream_ref stream, std::uint64_t requested) noexcept {
 bool pool::free_to_cache(address pointer, const free_args& stated) noexcept {
   block_cache& caches = state_.caches;
   if (!stated.stream) return caches.fast().free_by_key(pointer, std::nullopt, stated);
-  if (state_.streams.keys().has_lasting_handle(*stated.stream)) return caches.fast().free_by_handle(pointer, stated);
+  if (state_.streams.keys().is_created_under_query(*stated.stream))
+    return caches.fast().free_by_handle(pointer, stated);
   return state_.streams.keys().is_known(*stated.stream) &&
          caches.fast().free_by_key(pointer, stream_keys::known(*stated.stream), stated);
 }
@@ -122,7 +123,7 @@ status pool::allocate(const request& request, std::uint64_t rounded, address* be
 // block. A reused handle then means the former stream, and the block waits for a fence.
 result<std::uint64_t> pool::key_of_stated(address pointer, stream_ref stream) {
   const stream_order& streams = state_.streams;
-  if (streams.keys().has_lasting_handle(stream)) {
+  if (streams.keys().is_created_under_query(stream)) {
     const arena_lock lock{state_.mutex};
     const pointer_map::lookup seen = state_.caches.pointers().find(pointer);
     if (seen.word().held_by() != holder::program) return arena_->refuse_free(pointer, seen);
@@ -141,7 +142,8 @@ status pool::release_block(address pointer, const free_args& stated) {
     const result<std::uint64_t> k = key_of_stated(pointer, *stated.stream);
     if (!k) return k.why();
     key = *k;
-    const bool was_tried = streams.keys().is_known(*stated.stream) || streams.keys().has_lasting_handle(*stated.stream);
+    const bool was_tried =
+        streams.keys().is_known(*stated.stream) || streams.keys().is_created_under_query(*stated.stream);
     if (!was_tried && caches.fast().free_by_key(pointer, key, stated)) return {};
   }
   arena_lock lock{state_.mutex};

@@ -53,8 +53,10 @@ class pool {
   void on_out_of_memory(const oom_callback& callback);
 
   trim_result trim(std::uint64_t bytes);
-  /// Sets the limit for later requests. `keep_limit` gives back the bytes above it.
+  /// Sets the limit for later requests; gives nothing back.
   void set_limit(std::uint64_t limit_bytes);
+  /// Gives idle memory back until the pool holds at most `limit_bytes`, as far as it can, and reports what remains.
+  /// Does not set the limit.
   limit_result keep_limit(std::uint64_t limit_bytes);
   [[nodiscard]] std::uint64_t limit_bytes() const noexcept;
   void count_misuse();

@@ -14,13 +14,13 @@ result<std::uint64_t> pool_streams::key_of(stream_ref stream) const {
 }
 
 result<bool> pool_streams::captures(stream_ref stream) const {
-  if (!state_.streams.keys().captures_may_hide() || !state_.streams.keys().has_lasting_handle(stream)) return false;
+  if (!state_.streams.keys().captures_may_hide() || !state_.streams.keys().is_created_under_query(stream)) return false;
   ASSIGN_OR_RETURN(const auto capture, state_.own_device.capture_id(stream));
   return capture != 0;
 }
 
 result<std::uint64_t> pool_streams::key_of(stream_ref stream, bool captures) const {
-  if (!captures || !state_.streams.keys().has_lasting_handle(stream)) return state_.streams.keys().key_of(stream);
+  if (!captures || !state_.streams.keys().is_created_under_query(stream)) return state_.streams.keys().key_of(stream);
   ASSIGN_OR_RETURN(const auto foreign, state_.own_device.foreign_context(stream));
   const arena_lock lock{state_.mutex};
   return state_.streams.slots().key_while_capturing(stream, foreign);

@@ -1,4 +1,5 @@
-// A pool's streams: captures, graphs, regions, and streams that end. Each function takes the lock, but `key_of`.
+// A pool's streams: captures, graphs, regions, and streams that end. Each function takes the lock, except `captures`,
+// which takes none, and `key_of`, which takes it only if the stream captures.
 //
 // Keys come from `key_of` and are the same in every pool of one device.
 #pragma once

@@ -36,7 +36,8 @@ class arena_mutex : public checked_mutex {
     generation_.store(generation_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     if (waiting_ != 0) changed_.notify_all();
   }
-  /// Registers a count that belongs to the lock's holder: others see 0 while that thread has released the lock.
+  /// Registers a count that belongs to the thread with the lock: it is 0 while that thread has released the lock, and
+  /// has its value again afterwards.
   void keep_for_holder(unsigned& count) noexcept { of_holder_ = &count; }
   /// Any thread.
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
@@ -161,8 +162,8 @@ class blocking_calls {
     return call();
   }
   [[nodiscard]] bool any() const noexcept { return under_way_ != 0; }
-  /// Waits until no call is under way; false if some are at `end`. A capture calls this after it has begun, so no
-  /// further calls start.
+  /// Waits until no call is under way; false if some are at `end`. Called after the capture's effect began
+  /// (`capture_counts`), so no further call starts.
   bool wait_for_none(arena_lock& lock, std::optional<std::chrono::steady_clock::time_point> end = std::nullopt) {
     return lock.wait(none_left_, end, [this] { return under_way_ == 0; });
   }

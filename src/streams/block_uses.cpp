@@ -57,7 +57,7 @@ void block_uses::leak(block_index index) noexcept {
 
 // If a capture or the host forbids a fence now, the use stays without one until the next `poll`.
 void block_uses::fence_use(use& entry, bool lives) noexcept {
-  if (const result<fence_index> recorded = streams_.record(entry.user, lives)) entry.fence = *recorded;
+  if (const result<fence_index> recorded = streams_.reserve_fence(entry.user, lives)) entry.fence = *recorded;
 }
 
 // Reserves the fences before the block is published: no stream gets it until each use has a fence that is done.

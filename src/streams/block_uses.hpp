@@ -33,8 +33,8 @@ class block_uses {
   void add(block_index index, owner_id user) noexcept;
   [[nodiscard]] bool any(block_index index) const noexcept { return heap_.at(index).in_use.uses != no_block; }
 
-  /// Frees a live block with uses in the order of `owner`, whose slot its reference names: at once if no other stream
-  /// uses it, else when the uses' fences are done. A fence whose query fails leaks the block.
+  /// Frees a live block with uses in the order of `owner`, which must own it already (`arena::transfer_ownership`): at
+  /// once if no other stream uses it, else when the uses' fences are done. A fence whose query fails leaks the block.
   void free(block_index index, owner_id owner) noexcept;
   /// Queries the fences of waiting blocks, and frees the blocks whose uses are all done.
   void poll() noexcept;

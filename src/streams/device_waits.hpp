@@ -25,13 +25,14 @@ class device_waits {
   device_waits& operator=(device_waits&&) = delete;
 
   [[nodiscard]] owner_id waiter() const noexcept { return waiter_; }
-  /// True if the waiter is ordered behind everything freed on `owner` up to `epoch`.
+  /// True if the waiter is ordered behind everything freed on `owner` up to `epoch`. If not, notes the missing wait, if
+  /// one can be made, and returns false.
   [[nodiscard]] bool behind(owner_id owner, std::uint64_t epoch) noexcept;
   /// The same for everything freed until now.
   [[nodiscard]] bool behind(owner_id owner) noexcept {
     return behind(owner, streams_[owner].epoch - (streams_[owner].dirty ? 0U : 1U));
   }
-  /// The same for one fence, to which another holder has a reference.
+  /// The same for one fence, on which the caller or a block holds a reference; takes another if it notes a wait.
   [[nodiscard]] bool behind_fence(fence_index fence) noexcept;
   /// The epoch of `owner` up to which the waiter is ordered behind it.
   [[nodiscard]] std::uint64_t waited(owner_id owner) const noexcept {

@@ -14,18 +14,19 @@ bool stream_order::can_record_on_handle(const stream_slot& slot) const noexcept 
   return !slot.ended && slot.represents == stream_slot::kind::stream && keys_.stays_valid(slot.stream);
 }
 
-result<fence_index> stream_order::record(owner_id owner, bool lives) noexcept try {
+result<fence_index> stream_order::reserve_fence(owner_id owner, bool is_known_to_live) noexcept try {
   stream_slot& slot = slots_[owner];
-  const bool known_to_live = owner == named_ || (lives && !slot.ended && !is_per_thread(slot.stream));
-  const bool on_stream = (known_to_live && slot.represents == stream_slot::kind::stream) || can_record_on_handle(slot);
+  const bool handle_is_valid = owner == named_ || (is_known_to_live && !slot.ended && !is_per_thread(slot.stream));
+  const bool on_stream =
+      (handle_is_valid && slot.represents == stream_slot::kind::stream) || can_record_on_handle(slot);
   // The default stream waits for all others, so a record on it invalidates captures, too. A created stream may be part
   // of a capture that began elsewhere, and the fence would become part of that capture.
-  const bool apart = slot.foreign == 0 && on_stream && !never_ends(slot.stream) && !slot.capturing();
+  const bool spares_captures = slot.foreign == 0 && on_stream && !never_ends(slot.stream) && !slot.capturing();
   const bool may_hide = keys_.captures_may_hide();
   bool may = captures_.local() == 0;
   if (slot.foreign != 0) {
     may = may && !captures_.any_foreign();
-  } else if (apart) {
+  } else if (spares_captures) {
     may = (may && !may_hide) || keys_.captures_nothing(slot.stream);
   } else {
     may = may && (!may_hide || captures_.permit_context_events());
@@ -41,7 +42,7 @@ result<fence_index> stream_order::record(owner_id owner, bool lives) noexcept tr
   return fences_.add_unrecorded({.stream = slot.stream,
                                  .foreign = slot.foreign,
                                  .by_stream = by_stream,
-                                 .apart = apart,
+                                 .spares_captures = spares_captures,
                                  .key = slot.key,
                                  .at_end = slot.ended},
                                 by_stream ? owner : idle_owner);
@@ -81,7 +82,7 @@ result<fence_index> stream_order::cover(owner_id owner) noexcept try {
   // A fence that failed to record covers nothing, so record another.
   if (slot.dirty || (!slot.fences.empty() && fences_[slot.fences.back().fence].record_failed)) {
     make_room(slot.fences);
-    result<fence_index> made = record(owner);
+    result<fence_index> made = reserve_fence(owner);
     if (!made) return made;
     slot.fences.push_back({slot.epoch, *made});
     slots_.watch(owner);

@@ -35,7 +35,7 @@ bool stream_graphs::is_region_of(owner_id region, stream_ref stream, std::uint64
   const bool captures = streams_[streams_.slots().find(key)].capturing();
   if (opened.captured.origin_key != key) {
     if (!captures && !opened.captured.known_by_handle) return false;
-    if (!streams_.keys().has_lasting_handle(stream) || opened.stream != stream) return false;
+    if (!streams_.keys().is_created_under_query(stream) || opened.stream != stream) return false;
   }
   if (!captures) {
     opened.captured.origin_key = key;

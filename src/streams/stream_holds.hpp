@@ -8,7 +8,7 @@
 
 namespace gpumem {
 
-/// Keeps a slot while it lives. `keep` leaves the reference to the placed block.
+/// Holds a reference to a slot. After `keep` the destructor does not drop it: the placed block has it now.
 class slot_reference {
  public:
   slot_reference(stream_order& streams, owner_id owner) noexcept : streams_{&streams}, owner_{owner} {

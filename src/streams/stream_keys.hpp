@@ -21,23 +21,25 @@ class stream_keys {
   [[nodiscard]] static std::uint64_t known(stream_ref stream) noexcept {
     return never_ends(stream) ? 0 : number_of(stream);
   }
-  /// The stream's key; under `query` this asks the device. Requires that a stream with a lasting handle is part of no
-  /// capture.
+  /// The stream's key; under `query` this asks the device. Requires that under `query` a created stream is part of no
+  /// capture (else: `stream_slots::key_while_capturing`).
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref stream) const {
     if (is_known(stream)) return known(stream);
     return device_.stream_id(stream);
   }
-  /// True for a created stream that the program may have destroyed without notice.
-  [[nodiscard]] bool has_lasting_handle(stream_ref stream) const noexcept {
+  /// True under `query` for a created stream: its handle names one stream at a time, but the program may have destroyed
+  /// it without notice.
+  [[nodiscard]] bool is_created_under_query(stream_ref stream) const noexcept {
     return ids_ == stream_id_mode::query && number_of(stream) > 2;
   }
-  /// True if a living stream's handle is valid without the program naming it. Under `query` a handle may have become
-  /// invalid since it was last seen, so only the default stream's is. Only its own thread can name a per-thread stream.
+  /// True if a fence can be recorded on the handle at any time until the stream is known to have ended: under `notify`
+  /// for the default stream and created streams, under `query` only for the default stream. Never for a per-thread
+  /// stream, whose handle means another stream in another thread.
   [[nodiscard]] bool stays_valid(stream_ref stream) const noexcept {
     return !is_per_thread(stream) && (ids_ == stream_id_mode::notify || never_ends(stream));
   }
-  /// True if a capture may be under way unnoticed. An event on the whole context is then deferred until a request
-  /// would otherwise be refused (`context_events`).
+  /// True if a capture may be under way unnoticed. An event on the whole context then needs a permit
+  /// (`context_events`).
   [[nodiscard]] bool captures_may_hide() const noexcept {
     return ids_ == stream_id_mode::query && device_.info().reports_captures;
   }

@@ -14,7 +14,7 @@ owner_id stream_order::slot_of(stream_ref stream, std::uint64_t key) {
     const result<std::uint64_t> context = device_.foreign_context(stream);
     if (!context) throw thrown_status{context.why()};
     if (slots_.streams() >= forget_when_) forget_unused();
-    found = slots_.add_stream(stream, key, *context, keys_.has_lasting_handle(stream));
+    found = slots_.add_stream(stream, key, *context, keys_.is_created_under_query(stream));
     note_user();
   }
   slots_[found].was_named = true;
@@ -74,7 +74,7 @@ void stream_order::end_stream(owner_id owner) noexcept {
   // The program reports the end while the handle is still valid, so the fence is recorded on the stream itself, which
   // invalidates no other stream's capture. An event on the context could, so it is left out in that case.
   const bool may_hide = keys_.captures_may_hide();
-  if (may_hide && slot.dirty && slot.foreign == 0 && !slot.capturing() && keys_.has_lasting_handle(slot.stream)) {
+  if (may_hide && slot.dirty && slot.foreign == 0 && !slot.capturing() && keys_.is_created_under_query(slot.stream)) {
     named_ = owner;
   }
   if (!may_hide || named_ == owner) fence_behind(owner);

@@ -6,10 +6,11 @@
 //
 // A fence on a stream needs its handle, which the program may destroy. Under `notify` the program reports that, and a
 // fence is recorded when another stream wants the memory. Under `query` a handle is known to be valid only during a
-// call that names it, so such calls record a fence once the stream has freed a batch (`fence_named`). An event on the
-// whole context covers later frees. It also waits for other streams' work, and would invalidate a capture that gpumem
-// has not noticed: only a request that would otherwise be refused records one (`context_events`). The pool's lock
-// guards everything; no function waits.
+// call that names it, so such calls record a fence once the stream has freed a batch (`fence_named`). The frees since
+// the last batch are covered only by an event on the whole context. Such an event also waits for other streams' work,
+// and would invalidate a capture that gpumem has not noticed. So it needs a permit (`context_events`), which a request
+// has that would otherwise be refused, and which `trim` and the moving of pages have. The pool's lock guards
+// everything; no function waits.
 #pragma once
 
 #include <cstdint>
@@ -52,9 +53,9 @@ class stream_order {
   void end_stream(owner_id owner) noexcept;
   /// Releases a graph. Its latest run may be in flight on any stream.
   void end_graph(owner_id graph) noexcept;
-  /// Counts a new user of the pool's memory besides streams: a capture or region.
+  /// Counts a user of the pool's memory: a new stream, a capture or a region.
   void note_user() noexcept { ++users_; }
-  /// True while only one stream has been seen: idle memory may then join its own.
+  /// True until a second user is counted: idle memory may then join the first one's own.
   [[nodiscard]] bool single() const noexcept { return users_ <= 1 && !keeps_idle_apart_; }
   /// Keeps idle memory apart even with one stream, because a plan may have places for later streams in it.
   void keep_idle_apart() noexcept { keeps_idle_apart_ = true; }
@@ -81,15 +82,16 @@ class stream_order {
   static constexpr std::uint32_t frees_a_batch = 16;
   static constexpr std::uint64_t bytes_a_batch = std::uint64_t{1} << 20;
   /// Called when the program names the slot's stream, so that its handle is valid. Reserves a fence on the stream if
-  /// its frees are a batch (of `batch_bytes` here) and, unless `batch_bytes` is given, another stream is known. Does
-  /// nothing for a stream that captures or whose handle is known to be valid. The caller records the fence before it
-  /// releases the lock for anything else. `was_asked`: this call has learnt the stream's key; otherwise the handle may
-  /// be a later stream's, and the device is queried.
+  /// its frees since the last fence are a batch: `frees_a_batch` blocks or `batch_bytes`; with the default
+  /// `batch_bytes` only if a second user is known (`single`). Does nothing for an ended, capturing, default or foreign
+  /// stream, or one whose handle stays valid. The caller then calls `fence_calls::record`. `was_asked`: this call
+  /// determined the key from the handle. If false, the handle may name a later stream by now, so the device is queried
+  /// first.
   void fence_named(owner_id owner, bool was_asked, std::uint64_t batch_bytes = bytes_a_batch) noexcept;
   /// Reserves a fence behind everything the slot's stream was given so far, without recording it, because recording can
   /// block. The caller takes it with `fence_table::take_unrecorded` before it releases the lock, records it without the
-  /// lock by `record_on_device`, and reports to `fence_table::recorded`. `lives`: the stream is known to exist.
-  result<fence_index> record(owner_id owner, bool lives = false) noexcept;
+  /// lock by `record_on_device`, and reports to `fence_table::recorded`. `is_known_to_live`: the stream exists.
+  result<fence_index> reserve_fence(owner_id owner, bool is_known_to_live = false) noexcept;
   [[nodiscard]] result<fence> record_on_device(const unrecorded_fence& unrecorded) const noexcept;  ///< no lock needed
   /// Bracket the record of a fence without the lock. False if its stream has ended or captures: the fence must not be
   /// recorded. `stream_slot::handle_calls` counts the calls in between.
@@ -108,8 +110,8 @@ class stream_order {
   /// behind.
   void poll() noexcept;
   /// Creates an owner for blocks that were freed before `batch_fence`, a fence on the whole context, was recorded
-  /// without the lock. After `end_batch` the fence covers them, and the owner ends when it is done. Takes ownership of
-  /// the fence, unless this throws std::bad_alloc.
+  /// without the lock. The caller frees them to this owner before `end_batch`; the fence covers exactly these, and the
+  /// slot is removed once it is done. Takes ownership of the fence, unless this throws std::bad_alloc.
   owner_id begin_batch(stream_ref stream, fence batch_fence);
   void end_batch(owner_id owner) noexcept;
 

@@ -26,9 +26,9 @@ owner_id stream_slots::add() {
   return owner;
 }
 
-owner_id stream_slots::add_stream(stream_ref stream, std::uint64_t key, std::uint64_t foreign, bool lasting_handle) {
+owner_id stream_slots::add_stream(stream_ref stream, std::uint64_t key, std::uint64_t foreign, bool by_handle) {
   owner_id& named = by_key_[key];
-  owner_id* const latest = lasting_handle ? &by_handle_[number_of(stream)] : nullptr;
+  owner_id* const latest = by_handle ? &by_handle_[number_of(stream)] : nullptr;
   named = add();
   if (latest != nullptr) *latest = named;
   stream_slot& slot = slots_[named];

@@ -30,13 +30,15 @@ struct stream_slot {
     std::uint64_t bytes = 0;
   };
   struct query_record {
-    std::uint64_t round = 0;   ///< the latest poll in which a fence of the stream was pending
-    std::uint64_t number = 0;  ///< the number of the first such fence
+    std::uint64_t round = 0;   ///< the latest `stream_order::begin_round` since which a fence was found pending
+    std::uint64_t number = 0;  ///< the lowest number of such a fence; later ones are not queried in that round
   };
   struct graph_record {
     std::uint64_t origin_key = 0;          ///< the key of the capturing stream
     owner_id withheld_owner = idle_owner;  ///< owns blocks that other streams of its capture freed
-    bool known_by_handle = false;          ///< a region of a stream that captured: the key may be made of its handle
+    /// A region opened while its stream captured: `origin_key` may be made of the handle, so the handles decide until a
+    /// request outside of captures sets the key.
+    bool known_by_handle = false;
   };
 
   bool in_use = false;
@@ -96,8 +98,8 @@ class stream_slots {
 
   // Each adds a slot, with an owner of its own in the heap. Throws std::bad_alloc with nothing changed.
   owner_id add();
-  /// With `lasting_handle` the slot is found by its stream's handle as well.
-  owner_id add_stream(stream_ref stream, std::uint64_t key, std::uint64_t foreign, bool lasting_handle);
+  /// With `by_handle` the slot is found by its stream's handle as well.
+  owner_id add_stream(stream_ref stream, std::uint64_t key, std::uint64_t foreign, bool by_handle);
   /// A graph that `origin` captures. Its work runs in the context of that stream, and is fenced there.
   owner_id add_graph(owner_id origin);
   /// The stream ended: `find` finds it no more.
@@ -114,8 +116,7 @@ class stream_slots {
     std::erase_if(by_key_, [&](const auto& named) { return named.second == idle_owner || forgets(named.second); });
   }
 
-  /// Adds the slot to those that `visit_watched` visits.
-  /// Lets `stream_order::poll` visit the slot.
+  /// Adds the slot to those that `visit_watched` visits, and so `stream_order::poll`.
   void watch(owner_id owner) noexcept {
     if (!std::exchange(slots_[owner].is_watched, true)) watched_.push_back(owner);
   }

@@ -8,7 +8,7 @@
 
 namespace gpumem {
 
-/// Index into `stream_order::fences_` of a fence that several slots and blocks may wait for.
+/// The number of a fence in the `fence_table`. Several slots and blocks may wait for it.
 using fence_index = std::uint32_t;
 inline constexpr fence_index no_fence = 0xffff'ffff;
 
@@ -26,15 +26,17 @@ struct tracked_fence {
 };
 
 /// Where to record a fence. The driver blocks while the stream's queue is full (about 1,000 entries), so the call is
-/// made without the pool's lock: see `stream_order::record`.
+/// made without the pool's lock: see `stream_order::reserve_fence`.
 struct unrecorded_fence {
   fence_index fence = no_fence;
   stream_ref stream;          ///< if `by_stream`
   std::uint64_t foreign = 0;  ///< the stream's context, if it is not the device's own; else 0
   bool by_stream = false;     ///< else an event on the whole context
-  bool apart = false;         ///< invalidates no capture: on a created stream of the device, which captures nothing
-  std::uint64_t key = 0;      ///< the stream's key
-  bool at_end = false;        ///< reserved by the call that ends the stream, which records it before it returns
+  /// Recording it invalidates no capture: it is on a stream other than the default stream, in the device's own context,
+  /// that is part of no capture.
+  bool spares_captures = false;
+  std::uint64_t key = 0;  ///< the stream's key
+  bool at_end = false;    ///< reserved by the call that ends the stream, which records it before it returns
 };
 
 }  // namespace gpumem

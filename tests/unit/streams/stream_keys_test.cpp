@@ -28,9 +28,9 @@ TEST(stream_keys, trust_a_created_handle_under_notify_alone) {
   sim_device device;
   const stream_keys queried{device, stream_id_mode::query};
   const stream_keys notified{device, stream_id_mode::notify};
-  EXPECT_TRUE(queried.has_lasting_handle(handle(4096)));
-  EXPECT_FALSE(queried.has_lasting_handle(handle(2)));
-  EXPECT_FALSE(notified.has_lasting_handle(handle(4096)));
+  EXPECT_TRUE(queried.is_created_under_query(handle(4096)));
+  EXPECT_FALSE(queried.is_created_under_query(handle(2)));
+  EXPECT_FALSE(notified.is_created_under_query(handle(4096)));
   EXPECT_TRUE(queried.stays_valid({}));
   EXPECT_FALSE(queried.stays_valid(handle(4096)));
   EXPECT_TRUE(notified.stays_valid(handle(4096)));

@@ -181,7 +181,7 @@ TEST(streams, no_fence_is_recorded_or_asked_while_a_stream_captures) {
   EXPECT_EQ(t.graphs.begin_capture(o).code(), errc::invalid_argument) << "it captures already";
   t.streams.captures().begin(capture_effect::announced);
   EXPECT_EQ(t.streams.captures().local(), 1U);
-  EXPECT_EQ(t.streams.record(o).code(), errc::unsupported);
+  EXPECT_EQ(t.streams.reserve_fence(o).code(), errc::unsupported);
   t.device.advance_by(2'000'000);
   EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::pending) << "even a query would spoil it";
   const std::uint64_t graph = t.graphs.end_capture(o);
@@ -198,15 +198,15 @@ TEST(streams, a_noticed_capture_holds_up_events_on_the_context_only) {
   const stream_ref living = t.device.create_stream();
   t.free_on(living);
   t.free_on({});
-  const result<fence_index> before = t.streams.record(capturing);
+  const result<fence_index> before = t.streams.reserve_fence(capturing);
   ASSERT_TRUE(before.ok());
   t.record_fences();
   ASSERT_TRUE(t.graphs.begin_capture(capturing).ok());
   t.streams.captures().begin(capture_effect::noticed);
   EXPECT_EQ(t.streams.captures().local(), 1U);
   EXPECT_FALSE(t.streams.captures().pause_fences());
-  EXPECT_EQ(t.streams.record(t.slot({})).code(), errc::unsupported) << "the default stream waits for all others";
-  EXPECT_EQ(t.streams.record(capturing).code(), errc::unsupported);
+  EXPECT_EQ(t.streams.reserve_fence(t.slot({})).code(), errc::unsupported) << "the default stream waits for all others";
+  EXPECT_EQ(t.streams.reserve_fence(capturing).code(), errc::unsupported);
   const result<fence_index> f = t.streams.cover(t.slot(living));
   ASSERT_TRUE(f.ok());
   t.record_fences();
@@ -225,7 +225,7 @@ TEST(streams, a_noticed_capture_holds_up_events_on_the_context_only) {
 TEST(streams, a_query_that_the_host_had_no_memory_for_is_asked_again) {
   table t;
   const owner_id a = t.slot(t.device.create_stream());
-  const result<fence_index> f = t.streams.record(a);
+  const result<fence_index> f = t.streams.reserve_fence(a);
   ASSERT_TRUE(f.ok());
   t.record_fences();
   t.device.fail_nth(device_call::query, 1, errc::host_failure);

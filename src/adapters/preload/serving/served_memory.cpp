@@ -110,7 +110,7 @@ status free_behind_everything(served_context& device, CUdeviceptr address) {
 }
 
 template <null_stream N>
-CUstream named(CUstream stream) {
+CUstream stream_meant(CUstream stream) {
   return stream == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : stream;
 }
 
@@ -153,7 +153,7 @@ template <entry E, null_stream N, typename... Pool>
 CUresult alloc_async(CUdeviceptr* dptr, std::size_t bytes, CUstream h_stream, Pool... pool) {
   using driver = forwarded_call<E, N, accounting::counted>;
   CUresult refusal = CUDA_SUCCESS;
-  const CUstream stream = named<N>(h_stream);
+  const CUstream stream = stream_meant<N>(h_stream);
   served_context* const d = dptr != nullptr && bytes != 0 ? device_of_stream(stream, &refusal) : nullptr;
   if (refusal != CUDA_SUCCESS) return refusal;
   if (d == nullptr || d->own_pool.load(std::memory_order_relaxed) || !(true && ... && (pool == d->default_pool))) {
@@ -178,7 +178,7 @@ template <null_stream N>
 CUresult free_async(CUdeviceptr dptr, CUstream h_stream) {
   const auto driver = [&] { return driver_call<entry::mem_free_async, N>(dptr, h_stream); };
   if (dptr == 0 || calls() == nullptr) return driver();
-  const CUstream stream = named<N>(h_stream);
+  const CUstream stream = stream_meant<N>(h_stream);
   block_info found;
   if (captures(stream)) return holder_of(dptr, &found) != nullptr ? CUDA_ERROR_INVALID_VALUE : driver();
   return free_block(
