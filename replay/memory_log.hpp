@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpumem/device.hpp"
+#include "device_decorator.hpp"
 
 namespace gpumem::bench {
 
@@ -36,40 +36,18 @@ struct memory_log {
   }
 };
 
-/// Forwards every call to another device, and logs the memory taken and returned.
-class logged_device final : public device {
+/// Logs the memory taken and returned.
+class logged_device final : public device_decorator {
  public:
   /// Both arguments must outlive this.
-  logged_device(device& target, memory_log& log) : target_{target}, log_{log} {}
-  [[nodiscard]] const device_info& info() const noexcept override { return target_.info(); }
+  logged_device(device& target, memory_log& log) : device_decorator{target}, log_{log} {}
 
  private:
   result<address> do_alloc(std::uint64_t bytes) override;
   status do_free(address segment) override;
-  result<address> do_alloc_host(std::uint64_t bytes) override { return target_.alloc_host(bytes); }
-  status do_free_host(address segment) override { return target_.free_host(segment); }
-  result<address> do_reserve(std::uint64_t bytes) override { return target_.reserve(bytes); }
-  status do_release_range(address range, std::uint64_t bytes) override { return target_.release_range(range, bytes); }
-  result<page_run> do_create(std::uint64_t bytes) override { return target_.create(bytes); }
-  status do_destroy(page_run pages) override { return target_.destroy(pages); }
   status do_map(address begin, std::uint64_t bytes, page_run pages) override;
-  status do_set_access(address begin, std::uint64_t bytes) override { return target_.set_access(begin, bytes); }
   status do_unmap(address begin, std::uint64_t bytes) override;
-  result<memory_info> do_memory() override { return target_.memory(); }
-  result<fence> do_record(stream_ref stream) override { return target_.record(stream); }
-  result<fence> do_record_context() override { return target_.record_context(); }
-  result<bool> do_query(fence event) override { return target_.query(event); }
-  status do_wait_host(fence event) override { return target_.wait_host(event); }
-  status do_wait_stream(stream_ref waiter, fence event) override { return target_.wait_stream(waiter, event); }
-  void do_drop(fence event) noexcept override { target_.drop(event); }
-  result<std::uint64_t> do_stream_id(stream_ref stream) override { return target_.stream_id(stream); }
-  result<std::uint64_t> do_capture_id(stream_ref stream) override { return target_.capture_id(stream); }
-  status do_watch_graph(stream_ref capturing, std::function<void()> ended) override {
-    return target_.watch_graph(capturing, std::move(ended));
-  }
-  status do_synchronize() override { return target_.synchronize(); }
 
-  device& target_;
   memory_log& log_;
   std::unordered_map<address, std::uint64_t> segments_;
 };

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "device_decorator.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "test_device.hpp"
 
@@ -103,10 +104,11 @@ const program_driver& driver() {
   return loaded;
 }
 
-/// Restricts a device to `bytes`; passes on every call.
-class slice_device final : public device {
+/// Restricts a device to `bytes`.
+class slice_device final : public device_decorator {
  public:
-  slice_device(std::unique_ptr<device> whole, std::uint64_t bytes) : whole_{std::move(whole)}, info_{whole_->info()} {
+  slice_device(std::unique_ptr<device> whole, std::uint64_t bytes)
+      : device_decorator{*whole}, whole_{std::move(whole)}, info_{whole_->info()} {
     info_.total_bytes = bytes;
   }
   [[nodiscard]] const device_info& info() const noexcept override { return info_; }
@@ -146,10 +148,6 @@ class slice_device final : public device {
     if (done) gave_back(segments_, segment);
     return done;
   }
-  result<address> do_alloc_host(std::uint64_t bytes) override { return whole_->alloc_host(bytes); }
-  status do_free_host(address segment) override { return whole_->free_host(segment); }
-  result<address> do_reserve(std::uint64_t bytes) override { return whole_->reserve(bytes); }
-  status do_release_range(address range, std::uint64_t bytes) override { return whole_->release_range(range, bytes); }
   result<page_run> do_create(std::uint64_t bytes) override {
     if (!take(bytes)) return full();
     result<page_run> pages = whole_->create(bytes);
@@ -161,25 +159,10 @@ class slice_device final : public device {
     if (done) gave_back(runs_, pages.id);
     return done;
   }
-  status do_map(address at, std::uint64_t bytes, page_run pages) override { return whole_->map(at, bytes, pages); }
-  status do_set_access(address at, std::uint64_t bytes) override { return whole_->set_access(at, bytes); }
-  status do_unmap(address at, std::uint64_t bytes) override { return whole_->unmap(at, bytes); }
   result<memory_info> do_memory() override {
     const std::lock_guard lock{mutex_};
     return memory_info{.free_bytes = info_.total_bytes - used_, .total_bytes = info_.total_bytes};
   }
-  result<fence> do_record(stream_ref on) override { return whole_->record(on); }
-  result<fence> do_record_context() override { return whole_->record_context(); }
-  result<bool> do_query(fence f) override { return whole_->query(f); }
-  status do_wait_host(fence f) override { return whole_->wait_host(f); }
-  status do_wait_stream(stream_ref waiter, fence f) override { return whole_->wait_stream(waiter, f); }
-  void do_drop(fence f) noexcept override { whole_->drop(f); }
-  result<std::uint64_t> do_stream_id(stream_ref of) override { return whole_->stream_id(of); }
-  result<std::uint64_t> do_capture_id(stream_ref of) override { return whole_->capture_id(of); }
-  status do_watch_graph(stream_ref capturing, std::function<void()> gone) override {
-    return whole_->watch_graph(capturing, std::move(gone));
-  }
-  status do_synchronize() override { return whole_->synchronize(); }
 
   std::unique_ptr<device> whole_;
   device_info info_;

@@ -14,6 +14,7 @@
 
 #include "bits.hpp"
 #include "child_process.hpp"
+#include "device_decorator.hpp"
 #include "gpumem/allocator.hpp"
 #include "gpumem/sim_device.hpp"
 #include "temporary_folder.hpp"
@@ -40,15 +41,14 @@ constexpr std::uint64_t in_half(unsigned process, std::uint64_t bytes) { return 
 constexpr std::uint64_t sum_of(std::uint64_t held) { return ((held & UINT32_MAX) + (held >> 32)) * 2 * mib; }
 
 /// A simulated card that counts its allocations in shared memory.
-class watched_device final : public device {
+class watched_device final : public device_decorator {
  public:
-  watched_device(observed& seen, unsigned process) : seen_{seen}, process_{process} {}
-  [[nodiscard]] const device_info& info() const noexcept override { return card_.info(); }
+  watched_device(observed& seen, unsigned process) : device_decorator{card_}, seen_{seen}, process_{process} {}
 
  private:
   // Counted after an allocation and before a free, so the sum can only be too small.
   result<address> do_alloc(std::uint64_t bytes) override {
-    result<address> at = card_.alloc(bytes);
+    result<address> at = device_decorator::do_alloc(bytes);
     if (!at) return at;
     const std::uint64_t now = seen_.held.fetch_add(in_half(process_, bytes)) + in_half(process_, bytes);
     if (sum_of(now) > group_limit) ++seen_.exceeded;
@@ -65,26 +65,8 @@ class watched_device final : public device {
       seen_.held -= in_half(process_, it->second);
       segments_.erase(it);
     }
-    return card_.free(segment);
+    return device_decorator::do_free(segment);
   }
-  result<address> do_alloc_host(std::uint64_t bytes) override { return card_.alloc_host(bytes); }
-  status do_free_host(address segment) override { return card_.free_host(segment); }
-  result<address> do_reserve(std::uint64_t bytes) override { return card_.reserve(bytes); }
-  status do_release_range(address range, std::uint64_t bytes) override { return card_.release_range(range, bytes); }
-  result<page_run> do_create(std::uint64_t bytes) override { return card_.create(bytes); }
-  status do_destroy(page_run pages) override { return card_.destroy(pages); }
-  status do_map(address at, std::uint64_t bytes, page_run pages) override { return card_.map(at, bytes, pages); }
-  status do_set_access(address at, std::uint64_t bytes) override { return card_.set_access(at, bytes); }
-  status do_unmap(address at, std::uint64_t bytes) override { return card_.unmap(at, bytes); }
-  result<memory_info> do_memory() override { return card_.memory(); }
-  result<fence> do_record(stream_ref on) override { return card_.record(on); }
-  result<fence> do_record_context() override { return card_.record_context(); }
-  result<bool> do_query(fence f) override { return card_.query(f); }
-  status do_wait_host(fence f) override { return card_.wait_host(f); }
-  status do_wait_stream(stream_ref waiter, fence f) override { return card_.wait_stream(waiter, f); }
-  void do_drop(fence f) noexcept override { card_.drop(f); }
-  result<std::uint64_t> do_stream_id(stream_ref of) override { return card_.stream_id(of); }
-  status do_synchronize() override { return card_.synchronize(); }
 
   observed& seen_;
   unsigned process_;
