@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 #include <exception>
+#include <limits>
 
 #include "assign_or_return.hpp"
 #include "cuda_replay_device.hpp"
@@ -14,6 +15,7 @@ namespace {
 constexpr std::size_t least_passes = 12;
 constexpr std::size_t least_ops = 2'000'000;  ///< timed at least; short traces run more passes
 constexpr int timed_pairs = 20'000;
+constexpr int parts = 4;  ///< of the passes; the driver's calls are timed after each
 
 double now_ns() {
   std::timespec time{};
@@ -61,10 +63,10 @@ bool pass(const calls& allocator_calls, const replay_loop& loop, std::vector<voi
   return true;
 }
 
-/// The time of the fastest pass.
-template <typename calls>
+/// The time of the fastest pass. Calls `after_part` after each part of the passes.
+template <typename calls, typename function>
 std::optional<double> pass_ns(const calls& allocator_calls, const replay_loop& loop,
-                              const std::vector<stream_ref>& streams) {
+                              const std::vector<stream_ref>& streams, const function& after_part) {
   std::vector<void*> blocks(loop.slots);
   std::optional<double> best;
   bool enough = true;
@@ -77,6 +79,7 @@ std::optional<double> pass_ns(const calls& allocator_calls, const replay_loop& l
       if (void*& p = blocks[op.slot]; p != nullptr) allocator_calls.release(p, streams[op.stream]), p = nullptr;
     }
     if (k > 0) best = std::min(best.value_or(ns), ns);
+    if ((k + 1) * parts / (passes + 1) != k * parts / (passes + 1)) after_part();
   }
   return enough ? best : std::nullopt;
 }
@@ -91,14 +94,9 @@ std::vector<stream_ref> streams_of(const trace& source, ground& device) {
 
 /// The time of the simulated driver's calls in one pair.
 double runtime_ns_of_a_pair(const gpumem_baseline_api& api, gpumem_baseline* baseline, stream_ref stream) {
-  double best = 0;
-  for (int k = 0; k < 3; ++k) {
-    const double begin = now_ns();
-    for (int i = 0; i < timed_pairs; ++i) api.runtime_calls_of_a_pair(baseline, stream.handle);
-    const double ns = (now_ns() - begin) / timed_pairs;
-    best = k == 0 ? ns : std::min(best, ns);
-  }
-  return best;
+  const double begin = now_ns();
+  for (int i = 0; i < timed_pairs; ++i) api.runtime_calls_of_a_pair(baseline, stream.handle);
+  return (now_ns() - begin) / timed_pairs;
 }
 
 result<std::optional<double>> baseline_loop(const trace& recorded, const policy_row& row, const replay_setup& setup) {
@@ -113,8 +111,10 @@ result<std::optional<double>> baseline_loop(const trace& recorded, const policy_
   const std::vector<stream_ref> streams = streams_of(recorded, *replay_device);
   std::optional<double> ns;
   if (api.runtime_calls_of_a_pair(baseline, streams.front().handle) == 0) {
-    ns = pass_ns(baseline_calls{api, baseline}, loop, streams);
-    if (ns) *ns -= static_cast<double>(loop.frees) * runtime_ns_of_a_pair(api, baseline, streams.front());
+    double calls_ns = std::numeric_limits<double>::max();
+    ns = pass_ns(baseline_calls{api, baseline}, loop, streams,
+                 [&] { calls_ns = std::min(calls_ns, runtime_ns_of_a_pair(api, baseline, streams.front())); });
+    if (ns) ns = time_without_calls(*ns, static_cast<double>(loop.frees) * calls_ns);
   }
   api.close(baseline);
   if (ns) *ns /= static_cast<double>(loop.ops.size());
@@ -123,13 +123,17 @@ result<std::optional<double>> baseline_loop(const trace& recorded, const policy_
 
 }  // namespace
 
+std::optional<double> time_without_calls(double loop_ns, double calls_ns) {
+  return loop_ns > calls_ns ? std::optional{loop_ns - calls_ns} : std::nullopt;
+}
+
 result<std::optional<double>> measure_loop(const trace& recorded, const policy_row& row, const replay_setup& setup) {
   if (!row.baseline.empty()) return baseline_loop(recorded, row, setup);
   sim_config device_config = setup.device;
   device_config.referee = false;
   ASSIGN_OR_RETURN(auto under_test, open_rig(device_config, row.config));
   const replay_loop loop = loop_of(recorded);
-  auto ns = pass_ns(gpumem_calls{*under_test.memory}, loop, streams_of(recorded, *under_test.gpu));
+  auto ns = pass_ns(gpumem_calls{*under_test.memory}, loop, streams_of(recorded, *under_test.gpu), [] {});
   if (ns) *ns /= static_cast<double>(loop.ops.size());
   return ns;
 }

@@ -42,7 +42,7 @@ class peer : public testing::Test {
     EXPECT_EQ(got.exit_status, 0) << got.err;
     if (got.rows.size() != 2) return "";
     EXPECT_EQ(got.rows[0]["failed"], nullptr);
-    EXPECT_GT(got.rows[0]["loop_ns_per_op"], 0);
+    EXPECT_GT(got.rows[0]["loop_ns_per_op"], 0) << "of gpumem, from which nothing is subtracted";
     EXPECT_EQ(got.rows[1]["peak_reserved_bytes"], nullptr);
     EXPECT_THAT(content_of(folder_.path("table")), HasSubstr("failed: " + name));
     return got.rows[1]["failed"].is_string() ? got.rows[1]["failed"].get<std::string>() : "";
@@ -82,7 +82,8 @@ TEST_F(peer, counts_what_the_same_allocator_counts_in_this_process) {
     EXPECT_EQ(apart[key], got.rows[2][key]) << key;
   }
   for (const json& row : got.rows) EXPECT_GT(row["host_ns_per_op"], 0) << row;
-  EXPECT_GT(apart["loop_ns_per_op"], 0);
+  const json& loop_ns = apart["loop_ns_per_op"];
+  EXPECT_TRUE(loop_ns.is_null() || loop_ns > 0) << apart;
   EXPECT_THAT(content_of(folder_.path("table")), HasSubstr("own_cub is the allocator of own_cub 1.0"));
 }
 

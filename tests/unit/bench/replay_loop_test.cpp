@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "measure_loop.hpp"
 #include "test_files.hpp"
 
 namespace gpumem::bench {
@@ -38,6 +39,12 @@ TEST(replay_loop, knows_what_is_live_at_the_end) {
   EXPECT_EQ(loop.live_at_end[0].slot, loop.ops[1].slot);
   EXPECT_EQ(loop.live_at_end[0].stream, loop.ops[1].stream);
   EXPECT_TRUE(loop.live_at_end[0].frees);
+}
+
+TEST(loop_time, is_none_if_the_drivers_calls_took_as_long_alone) {
+  EXPECT_EQ(time_without_calls(100, 40), 60);
+  EXPECT_EQ(time_without_calls(100, 100), std::nullopt);
+  EXPECT_EQ(time_without_calls(100, 140), std::nullopt);
 }
 
 }  // namespace
