@@ -20,8 +20,6 @@ else()
 endif()
 
 option(GPUMEM_UNITY "Compile several files as one: a third of the processor time for a whole build" OFF)
-# The library's own files may stay apart, so that other builds can share their objects.
-option(GPUMEM_UNITY_PROGRAMS "The same for the programs and the simulated driver alone" ${GPUMEM_UNITY})
 
 # gpumem_layer(NAME SOURCES files... [BELOW layers...] [LINK libraries...])
 # An object library gpumem_<NAME> that sees the headers of the layers BELOW it, by their bare names, and no others. Sources in

@@ -2,7 +2,7 @@
 # programs: one in C++ and, where NVCC is given, one in CUDA over the double in BUILD/simcuda. Objects of the library are
 # taken from BUILD where the project would compile them by the same command (in_tree/launcher).
 
-foreach(variable BUILD SOURCE WORK COMPILER WAY TYPE)
+foreach(variable BUILD SOURCE WORK COMPILER WAY TYPE UNITY)
   if(NOT DEFINED ${variable})
     message(FATAL_ERROR "in_tree_test: -D ${variable}=... is missing")
   endif()
@@ -20,7 +20,8 @@ if(NVCC)
 endif()
 execute_process(
   COMMAND ${CMAKE_COMMAND} -S ${SOURCE}/tests/api/in_tree -B ${WORK}/build -G Ninja -D WAY=${WAY}
-          -D GPUMEM_FOLDER=${SOURCE} -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_BUILD_TYPE=${TYPE} ${cuda}
+          -D GPUMEM_FOLDER=${SOURCE} -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_BUILD_TYPE=${TYPE}
+          -D GPUMEM_UNITY=${UNITY} ${cuda}
           "-D CMAKE_CXX_COMPILER_LAUNCHER=${SOURCE}/tests/api/in_tree/launcher;${BUILD};${WORK}/commands.txt"
           "-D CMAKE_EXE_LINKER_FLAGS=-L${BUILD}/simcuda"
   COMMAND_ERROR_IS_FATAL ANY)
