@@ -6,29 +6,19 @@
 // as for several cards: it asks gpumem for devices and gives each a stream, a share of the batch and its own weights.
 // It sums the gradients on the first device and gives the mean to all. Every tower then makes the same step, so their
 // weights stay identical to the bit. Batches reach the devices through pinned std::pmr vectors.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <deque>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "gpumem/adapters/pmr.hpp"
 #include "train_mlp/data.hpp"
 #include "train_mlp/machine.hpp"
 #include "train_mlp/memory.hpp"
 #include "train_mlp/network.hpp"
+#include "train_mlp/program.hpp"
 
 namespace {
 
 using namespace train;
-
-struct options {
-  std::string device;
-  int steps = 200;
-  unsigned seed = 1;
-  std::size_t hidden = 64;
-  std::string json_path;
-};
 
 /// into = (into + from) * factor
 struct add_kernel {
@@ -199,7 +189,7 @@ int run(const options& with) {
   const float final_loss = loss_of(*on, towers, sizes.size() - 1, sizes.back());
   std::printf("final loss %.6f, first %.6f, weights of %zu towers %s\n", static_cast<double>(final_loss),
               static_cast<double>(first_loss), count, same ? "the same" : "DIFFER");
-  nlohmann::json pools = nlohmann::json::array();
+  std::vector<figures> pools;
   for (const gpumem::logical_device& d : allocator->devices()) {
     const gpumem::statistics now = *allocator->stats(d.ordinal);
     std::printf("tower %d: peak live %s, peak reserved %s\n", d.ordinal,
@@ -212,50 +202,22 @@ int run(const options& with) {
   }
   const std::uint64_t hazards = on->sim() != nullptr ? on->sim()->hazard_count() : 0;
   if (on->sim() != nullptr) std::printf("simulated device: hazards %llu\n", static_cast<unsigned long long>(hazards));
-  if (!with.json_path.empty()) {
-    std::ofstream file{with.json_path};
-    file << nlohmann::json{{"device", on->edge().info().name},
-                           {"simulated", on->edge().info().simulated},
-                           {"towers", pools},
-                           {"steps", with.steps},
-                           {"first_loss", first_loss},
-                           {"final_loss", final_loss},
-                           {"same_weights", same},
-                           {"hazards", hazards}}
-                .dump(2)
-         << '\n';
-    if (!file.flush()) throw std::invalid_argument{"--json " + with.json_path + ": it cannot be written"};
-  }
+  write({{"device", on->edge().info().name},
+         {"simulated", on->edge().info().simulated},
+         {"towers", pools},
+         {"steps", with.steps},
+         {"first_loss", first_loss},
+         {"final_loss", final_loss},
+         {"same_weights", same},
+         {"hazards", hazards}},
+        with);
   return same && hazards == 0 ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  options with;
-  CLI::App app{"Trains one network on all logical devices of a GPU, in towers whose gradients are averaged.", "towers"};
-  app.add_option("--device", with.device, "cuda, cuda:N or sim; by default a GPU where there is one");
-  app.add_option("--steps", with.steps)->check(CLI::Range(1, 1'000'000))->capture_default_str();
-  app.add_option("--seed", with.seed)->capture_default_str();
-  app.add_option("--hidden", with.hidden, "width of the hidden layers")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app.add_option("--json", with.json_path, "the figures, as JSON");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const CLI::Error& wrong) {
-    std::fprintf(stderr, "towers: %s\n", wrong.what());
-    return 2;
-  }
-  try {
-    return run(with);
-  } catch (const std::invalid_argument& wrong) {
-    std::fprintf(stderr, "towers: %s\n", wrong.what());
-    return 2;
-  } catch (const std::exception& failed) {
-    std::fprintf(stderr, "towers: %s\n", failed.what());
-    return 1;
-  }
+  return run_program("towers",
+                     "Trains one network on all logical devices of a GPU, in towers whose gradients are averaged.",
+                     false, argc, argv, run);
 }

@@ -7,34 +7,22 @@
 // vary in size, to give the allocator work. One stream copies the next batch while another one computes, and the host
 // is up to two steps ahead of both, so blocks are freed while work that uses them is still enqueued. The losses on a
 // device are the same bits under every allocator, which only chooses addresses.
-#include <CLI/CLI.hpp>
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <iostream>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "train_mlp/data.hpp"
 #include "train_mlp/machine.hpp"
 #include "train_mlp/memory.hpp"
 #include "train_mlp/network.hpp"
+#include "train_mlp/program.hpp"
 
 namespace {
 
 using namespace train;
 
 constexpr std::size_t most_batch = 256;
-
-struct options {
-  std::string device;
-  std::string allocator = "gpumem";
-  int steps = 200;
-  unsigned seed = 1;
-  std::size_t hidden = 64;
-  std::string json_path;
-};
 
 /// Pinned host memory, so that the copy runs during the computation.
 class staging {
@@ -179,56 +167,26 @@ int run(const options& with) {
               gpumem::format_bytes(from->peak_bytes()).c_str(), gpumem::format_bytes(device_used).c_str());
   const std::uint64_t hazards = on->sim() != nullptr ? on->sim()->hazard_count() : 0;
   if (on->sim() != nullptr) std::printf("simulated device: hazards %llu\n", static_cast<unsigned long long>(hazards));
-  if (!with.json_path.empty()) {
-    std::ofstream file{with.json_path};
-    file << nlohmann::json{{"device", on->edge().info().name},
-                           {"simulated", on->edge().info().simulated},
-                           {"allocator", with.allocator},
-                           {"description", from->name()},
-                           {"steps", with.steps},
-                           {"seed", with.seed},
-                           {"hidden", with.hidden},
-                           {"first_loss", first_loss},
-                           {"final_loss", final_loss},
-                           {"steps_per_s", steps_per_s},
-                           {"peak_device_bytes", from->peak_bytes()},
-                           {"device_used_bytes", device_used},
-                           {"hazards", hazards}}
-                .dump(2)
-         << '\n';
-    if (!file.flush()) throw std::invalid_argument{"--json " + with.json_path + ": it cannot be written"};
-  }
+  write({{"device", on->edge().info().name},
+         {"simulated", on->edge().info().simulated},
+         {"allocator", with.allocator},
+         {"description", from->name()},
+         {"steps", with.steps},
+         {"seed", with.seed},
+         {"hidden", with.hidden},
+         {"first_loss", first_loss},
+         {"final_loss", final_loss},
+         {"steps_per_s", steps_per_s},
+         {"peak_device_bytes", from->peak_bytes()},
+         {"device_used_bytes", device_used},
+         {"hazards", hazards}},
+        with);
   return hazards == 0 ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  options with;
-  CLI::App app{"Trains a multi-layer perceptron whose device memory comes from gpumem.", "train_mlp"};
-  app.add_option("--device", with.device, "cuda, cuda:N or sim; by default a GPU where there is one");
-  app.add_option("--allocator", with.allocator, "gpumem, cuda_malloc or cuda_malloc_async")->capture_default_str();
-  app.add_option("--steps", with.steps)->check(CLI::Range(1, 1'000'000))->capture_default_str();
-  app.add_option("--seed", with.seed)->capture_default_str();
-  app.add_option("--hidden", with.hidden, "width of the hidden layers")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app.add_option("--json", with.json_path, "the figures, as JSON");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const CLI::Error& wrong) {
-    std::fprintf(stderr, "train_mlp: %s\n", wrong.what());
-    return 2;
-  }
-  try {
-    return run(with);
-  } catch (const std::invalid_argument& wrong) {
-    std::fprintf(stderr, "train_mlp: %s\n", wrong.what());
-    return 2;
-  } catch (const std::exception& failed) {
-    std::fprintf(stderr, "train_mlp: %s\n", failed.what());
-    return 1;
-  }
+  return run_program("train_mlp", "Trains a multi-layer perceptron whose device memory comes from gpumem.", true, argc,
+                     argv, run);
 }
