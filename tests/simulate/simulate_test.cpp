@@ -194,9 +194,9 @@ TEST_F(Simulate, EndsAProgramThatLooksForAKernelsValue) {
   EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 100 * mib);
   EXPECT_THAT(got.err, HasSubstr(" s the program has only used the processor, after it launched kernels"));
   // Programs that work on the host, that sleep, or that have launched nothing are not ended.
-  EXPECT_EQ(program("launch compute=5 exit=7", "--settle 1s").exit_status, 7);
-  EXPECT_EQ(simulate("--settle 1s -- timeout -s KILL 4 " GPUMEM_TEST_PROGRAM " launch hold").exit_status, 128 + 9);
-  EXPECT_EQ(simulate("--settle 1s -- timeout -s KILL 4 " GPUMEM_TEST_PROGRAM " take=1 spin").exit_status, 128 + 9);
+  EXPECT_EQ(program("launch compute=3 exit=7", "--settle 1s").exit_status, 7);
+  EXPECT_EQ(simulate("--settle 1s -- timeout -s KILL 3 " GPUMEM_TEST_PROGRAM " launch hold").exit_status, 128 + 9);
+  EXPECT_EQ(simulate("--settle 1s -- timeout -s KILL 3 " GPUMEM_TEST_PROGRAM " take=1 spin").exit_status, 128 + 9);
 }
 
 /// Whether the process still lives after some time to end.
