@@ -19,7 +19,7 @@ struct statistics {
   std::uint64_t reserved_bytes = 0;       ///< taken from the device
   std::uint64_t live_bytes = 0;           ///< in blocks the program holds, rounded up to 512
   std::uint64_t thread_cached_bytes = 0;  ///< in threads' caches and the depot between them
-  std::uint64_t cached_bytes = 0;         ///< free, reusable at once on the stream that freed it
+  std::uint64_t cached_bytes = 0;         ///< free; the stream that freed it may reuse it at once
   std::uint64_t fenced_bytes = 0;         ///< free once a fence is done
   std::uint64_t idle_bytes = 0;           ///< free for any stream
   std::uint64_t leaked_bytes = 0;         ///< never reused, because the driver failed on its fence

@@ -101,7 +101,7 @@ result<limit_result> pooled_allocator::set_limit(int device, std::uint64_t limit
   return with_pool<result<limit_result>>(pools_, device, [&](const logical_pool& slot) -> result<limit_result> {
     if (status fits = set_limit_beside_others(slot, limit_bytes); !fits) return fits;
     if (captures_.busy()) captures_.settle(*slot.device);
-    return slot.pool->keep_limit(limit_bytes);
+    return slot.pool->trim_to_limit(limit_bytes);
   });
 }
 

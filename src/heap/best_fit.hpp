@@ -15,8 +15,10 @@ struct placement_request {
   bool idle_apart = false;  ///< idle memory must not join the owner's free blocks
 };
 
-/// The fields are those of `page_rules` (gpumem/policy.hpp).
+/// The rules of `page_rules` (gpumem/policy.hpp); without them, the smallest block that fits, at its lower end.
 struct best_fit {
+  /// Requests of this size and more take the lowest block that fits. Requests below `upper_end_bytes` take the upper
+  /// end of their block, while the heap holds less than `upper_end_pool_bytes`.
   std::uint64_t lowest_fit_bytes = UINT64_MAX;
   std::uint64_t upper_end_bytes = 0;
   std::uint64_t upper_end_pool_bytes = 0;

@@ -29,19 +29,28 @@ class oom_ladder {
   block_index climb(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
 
  private:
+  /// Steps 1 to 5.
   step_result look(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  /// Steps 6 to 8.
   step_result last_resorts(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  /// Step 10.
   step_result wait(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  /// Whether waiting can help: false if only a free by the program can.
   [[nodiscard]] bool may_be_served(arena_lock& lock, const pending_request& request) GPUMEM_UNDER_LOCK;
+  /// Step 4: one of the next three, as GPUMEM_STREAM_REUSE says (`device`, `poll`, `host`).
   step_result reuse_other_streams(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  /// A block that the stream may use once it has waited on the device; adds what it has to wait for to `waits`.
   block_index take_ordered(const pending_request& request, device_waits& waits) GPUMEM_UNDER_LOCK;
   step_result reuse_what_is_done(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   step_result reuse_after_wait(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  /// Step 7.
   step_result join_all(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   void take_over_from_others(const pending_request& request, device_waits& waits) GPUMEM_UNDER_LOCK;
+  /// Step 8.
   step_result return_and_grow(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   [[nodiscard]] owner_id best_other(const pending_request& request, block_index* found) const GPUMEM_UNDER_LOCK;
   [[nodiscard]] bool others_hold(const pending_request& request) const GPUMEM_UNDER_LOCK;
+  /// Step 11: whether a callback says that it gave memory back.
   bool ask_callbacks(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
 
   arena_state& state_;

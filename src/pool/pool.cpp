@@ -234,7 +234,7 @@ void pool::set_limit(std::uint64_t limit_bytes) {
   state_.mutex.begin_generation();  // a request that waits may fit now
 }
 
-limit_result pool::keep_limit(std::uint64_t limit_bytes) {
+limit_result pool::trim_to_limit(std::uint64_t limit_bytes) {
   limit_result outcome;
   const std::uint64_t held = state_.pool_budget.reserved();
   if (held > limit_bytes) outcome.trimmed = trim(held - limit_bytes);

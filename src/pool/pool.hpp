@@ -57,7 +57,7 @@ class pool {
   void set_limit(std::uint64_t limit_bytes);
   /// Gives idle memory back until the pool holds at most `limit_bytes`, as far as it can, and reports what remains.
   /// Does not set the limit.
-  limit_result keep_limit(std::uint64_t limit_bytes);
+  limit_result trim_to_limit(std::uint64_t limit_bytes);
   [[nodiscard]] std::uint64_t limit_bytes() const noexcept;
   void count_misuse();
 
