@@ -18,8 +18,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds plan_time{1000};
-/// Above it, already the first placement takes longer than `plan_time`.
+constexpr std::chrono::milliseconds plan_time_limit{1000};
+/// Above it, already the first placement takes longer than `plan_time_limit`.
 constexpr std::uint64_t most_placement_work = 20'000'000;
 constexpr std::size_t shown_settings = 3;
 
@@ -101,7 +101,7 @@ status diagnose(const bench::trace& recorded, const bench::refused_request& requ
   }
   std::optional<bench::own_plan> plan;
   if (placement_work(diagnosed.asked) <= most_placement_work) {
-    auto made = bench::own_plan::make(diagnosed.asked, plan_time);
+    auto made = bench::own_plan::make(diagnosed.asked, plan_time_limit);
     if (!made) return made.why();
     plan = *std::move(made);
   }

@@ -498,7 +498,7 @@ TEST(pool, a_lower_limit_gives_back_what_it_can_and_says_what_is_over) {
   const address a = x.take(300 * mib);
   const address b = x.take(mib);
   x.it->set_limit(100 * mib);
-  const limit_result over = x.it->keep_limit(100 * mib);
+  const limit_result over = x.it->trim_to_limit(100 * mib);
   EXPECT_EQ(over.limit_bytes, 100 * mib);
   EXPECT_EQ(over.reserved_bytes, 300 * mib + at_first);
   EXPECT_EQ(over.over_bytes, 200 * mib + at_first);
@@ -508,7 +508,7 @@ TEST(pool, a_lower_limit_gives_back_what_it_can_and_says_what_is_over) {
   EXPECT_EQ(x.allocate({.bytes = 300 * mib}, &at).code(), errc::out_of_memory);
   x.give(a);
   x.give(b);
-  const limit_result within = x.it->keep_limit(100 * mib);
+  const limit_result within = x.it->trim_to_limit(100 * mib);
   EXPECT_EQ(within.over_bytes, 0U);
   EXPECT_EQ(within.trimmed.returned_bytes, 300 * mib + at_first);
   EXPECT_EQ(within.to_string(), "limit 100.00 MiB, 0 B reserved");
