@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """PyTorch on the simulated card, step by step, each with a result that is known beforehand.
 
-    gpumem simulate --card h100 -- python3 tests/frameworks/torch_ladder.py [--list | --usual | --pools | --native-pools | --values] [STEP...]
+    gpumem simulate --card h100 -- python3 tests/frameworks/torch_ladder.py [--list | STEP...]
+
+`--list` prints each step with the lists that have it: usual, pools, native-pools, values.
 
 One line a step: `pass STEP: what was seen`, or `FAIL STEP: reason`. Exit status 1 where a step fails. Steps that need
 another environment (a second card, another allocator) are named with it in scripts/frameworks.
@@ -1046,11 +1048,11 @@ GPUMEM_ONLY = torch_ladder_pools.GPUMEM_ONLY + torch_ladder_segments.GPUMEM_ONLY
 
 def main():
     names = sys.argv[1:] or [name for name in STEPS if name not in OTHER_ENVIRONMENTS]
-    lists = {"--list": STEPS, "--usual": [name for name in STEPS if name not in OTHER_ENVIRONMENTS],
-             "--pools": POOLS, "--values": torch_ladder_values.STEPS,
-             "--native-pools": [name for name in POOLS if name not in GPUMEM_ONLY]}
-    if len(names) == 1 and names[0] in lists:
-        print("\n".join(lists[names[0]]))
+    if names == ["--list"]:
+        lists = {"usual": [name for name in STEPS if name not in OTHER_ENVIRONMENTS], "pools": POOLS,
+                 "native-pools": [name for name in POOLS if name not in GPUMEM_ONLY], "values": torch_ladder_values.STEPS}
+        for name in STEPS:
+            print(name, *(each for each, members in lists.items() if name in members))
         return 0
     unknown = [name for name in names if name not in STEPS]
     if unknown:
