@@ -48,9 +48,9 @@ class block_cache {
   /// This thread's cache, with its latest figures added to the totals; null if caches are off or the host has no memory
   /// for one.
   [[nodiscard]] thread_cache* mine() noexcept;
-  /// Serves a miss from a depot batch, and puts the rest of the batch into the thread's bin. 0 if the depot has no
-  /// batch of that size; then it has also returned the thread's deferred frees and the block of a repeating pair to
-  /// the arena, which serves the request. No `stream`: no cache may hold the block. `bytes` is `asked.bytes` rounded
+  /// Serves a miss from a depot batch, and puts the rest of the batch into the thread's bin. 0 if the depot has none:
+  /// the arena serves the request. Returns complete deferred batches to the arena before and, for 0, the block of a
+  /// repeating pair. No `stream`: no cache may hold the block. `bytes` is `asked.bytes` rounded
   /// up.
   address refill(const std::optional<cached_stream>& stream, std::uint64_t bytes, const request& asked);
   /// Puts a freed block into the thread's cache. Only the caller may change its slot now. False if the cache does not

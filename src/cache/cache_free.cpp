@@ -103,7 +103,7 @@ bool fast_path::free_by_handle(address pointer, const free_args& stated) noexcep
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr) {
     thread_cache* const noted = mine_noted();
-    return noted != nullptr && free_noted(*noted, pointer, &stated, match::block_handle, 0);
+    return noted != nullptr && free_noted(*noted, pointer, &stated, match::any_handle, 0);
   }
   if (!mine->enter()) return false;
   const bool taken = free_to_stream(*mine, pointer, &stated, nullptr, true);
@@ -113,21 +113,22 @@ bool fast_path::free_by_handle(address pointer, const free_args& stated) noexcep
 
 bool fast_path::free_noted(thread_cache& mine, address pointer, const free_args* stated) noexcept {
   const bool of_one = stated != nullptr && stated->stream;
-  return free_noted(mine, pointer, stated, of_one ? match::handle : match::any, 0);
+  return free_noted(mine, pointer, stated, of_one ? match::latest_handle : match::any, 0);
 }
 
-// With a history; `how` selects the streams whose blocks it takes. Reads the size before the word becomes the cache's.
+// `how` selects the streams whose blocks it takes. Reads the size first: once the cache holds the block, `held` is no
+// longer the program's word.
 bool fast_path::free_noted(thread_cache& mine, address pointer, const free_args* stated, match how,
                            std::uint64_t key) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return false;
   const stream_cache* only = nullptr;
   if (how == match::key) only = mine.of_key(key);
-  if (how == match::handle) only = mine.of_handle(stated->stream->handle);
+  if (how == match::latest_handle) only = mine.of_handle(stated->stream->handle);
   bool taken = mine.events != nullptr && !mine.events->is_full();
-  if (only == nullptr && (how == match::key || how == match::handle)) taken = false;
+  if (only == nullptr && (how == match::key || how == match::latest_handle)) taken = false;
   if (taken) {
     const owner_word held = pointers_.find(pointer).word();
-    taken = free_to_stream(mine, pointer, stated, only, how == match::block_handle);
+    taken = free_to_stream(mine, pointer, stated, only, how == match::any_handle);
     if (taken) {
       history_->add(*mine.events, event_kind::freed, pointer, held.requested_bytes(),
                     mine.of_owner(held.owner())->stream().handle);

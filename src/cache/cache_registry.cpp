@@ -61,7 +61,7 @@ void cache_registry::close() noexcept {
   const mutex_lock calls_under_way{self_->mutex};
 }
 
-void cache_registry::note_latest(thread_cache* cache) const noexcept {
+void cache_registry::set_last_cache(thread_cache* cache) const noexcept {
   const std::uint64_t allocator = place_.allocator != 0 ? place_.allocator : no_allocator;
   tls_last_cache = {allocator, number_, place_.device, cache, &fast_};
 }
@@ -70,7 +70,7 @@ thread_cache* cache_registry::look_up() const noexcept {
   if (thread_has_ended) return nullptr;
   for (const caches_of_thread::entry& e : mine_of_all.entries) {
     if (e.pool != number_) continue;
-    note_latest(e.cache);
+    set_last_cache(e.cache);
     return e.cache;
   }
   return nullptr;
@@ -88,7 +88,7 @@ thread_cache* cache_registry::make_mine() {
   all.entries.reserve(all.entries.size() + 1);  // first, so that every cache is in some thread's list
   all_.push_back(std::make_unique<thread_cache>());
   all.entries.push_back({number_, all_.back().get(), self_});
-  note_latest(all_.back().get());
+  set_last_cache(all_.back().get());
   return all_.back().get();
 }
 

@@ -74,7 +74,8 @@ class cache_registry {
 
  private:
   [[nodiscard]] thread_cache* look_up() const noexcept;
-  void note_latest(thread_cache* cache) const noexcept;
+  /// Makes `cache`, this thread's, the one that `tls_last_cache` names.
+  void set_last_cache(thread_cache* cache) const noexcept;
 
   fast_path& fast_;
   cache_place place_;

@@ -28,8 +28,8 @@ class alignas(64) fast_path {
         notes_hits_{without_lock && history != nullptr} {}
   fast_path& operator=(fast_path&&) = delete;
 
-  /// A block of exactly this size (rounded up to 512) for the stream that `mine`, this thread's cache, served last; or
-  /// 0. `requested` may be anything. Takes no lock, makes no call.
+  /// A block of `requested`, rounded up to 512; 0 if `mine` (this thread's) has none or last served another stream.
+  /// `requested` may be anything. Takes no lock, makes no call.
   [[nodiscard]] address allocate(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept;
   /// The same for the stream with `key`, once the thread has a cache. After a call with `remember`, the stream's
   /// handle, `allocate` finds the stream. The handle must never name another stream.
@@ -49,7 +49,8 @@ class alignas(64) fast_path {
   };
   /// Frees a block of any stream behind all work of the device.
   [[nodiscard]] deferred defer_free(address pointer) noexcept;
-  /// `allocate` and `free` for a cache that keeps a history (`place` has `noted_hits`).
+  /// `allocate` and `free` if the pool keeps a history: they also record the event, and fail if this thread's chunk is
+  /// full.
   [[nodiscard]] address allocate_noted(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept;
   [[nodiscard]] bool free_noted(thread_cache& mine, address pointer, const free_args* stated) noexcept;
   /// Attaches the fence that was due. False if the arena has the blocks already, or this thread may not use its cache
@@ -69,10 +70,10 @@ class alignas(64) fast_path {
                                               std::optional<stream_ref> remember) noexcept;
   /// Which stream the block of a free must belong to.
   enum class match : std::uint8_t {
-    any,           ///< any stream's
-    key,           ///< the stream with a given key
-    handle,        ///< the stream that `free_args` names, if this thread used it last
-    block_handle,  ///< the stream that `free_args` names
+    any,            ///< any stream's
+    key,            ///< the stream with a given key
+    latest_handle,  ///< the stream that `free_args` names, if this thread used it last
+    any_handle,     ///< the stream that `free_args` names
   };
   [[nodiscard]] bool free_noted(thread_cache& mine, address pointer, const free_args* stated, match how,
                                 std::uint64_t key) noexcept;

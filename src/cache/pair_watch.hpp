@@ -1,6 +1,6 @@
-// Detects a repeating pair: a block that is handed out, freed, handed out and freed again. Within a pair the arena
-// serves no other request and takes no other block back, so it would place the next request of that size at the same
-// address. The pool locks.
+// Detects a repeating pair: a block that is handed out, freed, handed out and freed again. If the arena
+// serves and takes back nothing else meanwhile, it would place the next request of that size at the same address. The
+// pool locks.
 #pragma once
 
 #include <cstdint>

@@ -3,10 +3,10 @@
 namespace gpumem {
 
 block_index best_fit::take(heap& pool_heap, const placement_request& request) const {
-  const auto [owner, segment_class, bytes, alignment, idle_apart] = request;
+  const auto [owner, segment_class, bytes, alignment, absorbs_idle] = request;
   const bool lowest = bytes >= lowest_fit_bytes;
   // Idle memory that joins the owner's own makes larger holes, which helps large requests most.
-  if (lowest && !idle_apart) pool_heap.absorb_idle(owner);
+  if (lowest && absorbs_idle) pool_heap.absorb_idle(owner);
   const block_index found = lowest ? pool_heap.free_blocks().lowest_fit(segment_class, owner, bytes, alignment)
                                    : pool_heap.free_blocks().best_fit(segment_class, owner, true, bytes, alignment);
   if (found == no_block) return no_block;

@@ -12,7 +12,7 @@ struct placement_request {
   unsigned segment_class = 0;
   std::uint64_t bytes = 0;
   std::uint64_t alignment = 512;
-  bool idle_apart = false;  ///< idle memory must not join the owner's free blocks
+  bool absorbs_idle = true;  ///< a large request first merges the owner's free blocks with idle neighbours
 };
 
 /// The rules of `page_rules` (gpumem/policy.hpp); without them, the smallest block that fits, at its lower end.

@@ -20,7 +20,7 @@ enum class block_state : std::uint8_t {
   unused,    ///< the record is not in use
   live,      ///< the program holds it
   free,      ///< cached for its owner, or idle if the owner is `idle_owner`
-  fenced,    ///< freed by the pool later; in no index
+  fenced,    ///< waits for other streams; in no index
   leaked,    ///< never used again
   unbacked,  ///< addresses without memory, whole pages of a paged segment; in no index
 };

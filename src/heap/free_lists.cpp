@@ -21,7 +21,7 @@ owner_id free_lists::add_owner() {
     made.by_class.resize(classes_);
     make_room(owners_);
     spare_owners_.reserve(owners_.capacity());  // so that the rest need not allocate
-    free_owners_.reserve(owners_.capacity());
+    owners_with_blocks_.reserve(owners_.capacity());
     owners_.push_back(std::move(made));
   }
   owners_[owner].in_use = true;
@@ -59,8 +59,8 @@ void free_lists::enter_order(block_index index, block_index after) noexcept {
   block& b = blocks_[index];
   owner_record& record = owners_[b.owner];
   if (record.oldest == no_block && b.owner != idle_owner) {
-    record.place = static_cast<std::uint32_t>(free_owners_.size());
-    free_owners_.push_back(b.owner);
+    record.place = static_cast<std::uint32_t>(owners_with_blocks_.size());
+    owners_with_blocks_.push_back(b.owner);
   }
   b.in_index.older = after;
   block_index& newer = after != no_block ? blocks_[after].in_index.newer : record.oldest;
@@ -75,9 +75,9 @@ void free_lists::leave_order(block_index index) noexcept {
   (b.in_index.older != no_block ? blocks_[b.in_index.older].in_index.newer : record.oldest) = b.in_index.newer;
   (b.in_index.newer != no_block ? blocks_[b.in_index.newer].in_index.older : record.newest) = b.in_index.older;
   if (record.oldest == no_block && b.owner != idle_owner) {
-    free_owners_[record.place] = free_owners_.back();
-    owners_[free_owners_[record.place]].place = record.place;
-    free_owners_.pop_back();
+    owners_with_blocks_[record.place] = owners_with_blocks_.back();
+    owners_[owners_with_blocks_[record.place]].place = record.place;
+    owners_with_blocks_.pop_back();
   }
 }
 
@@ -150,7 +150,7 @@ std::uint64_t free_lists::largest_bytes() const noexcept {
     }
   };
   look_at(idle_owner);
-  for (const owner_id owner : free_owners_) look_at(owner);
+  for (const owner_id owner : owners_with_blocks_) look_at(owner);
   return most;
 }
 
@@ -158,7 +158,7 @@ std::uint64_t free_lists::metadata_bytes() const noexcept {
   std::uint64_t noted = 0;
   for (const owner_record& record : owners_) noted += record.beside_idle.capacity() * sizeof(block_index);
   return noted + owners_.capacity() * sizeof(owner_record) + owners_.size() * classes_ * sizeof(free_index) +
-         (spare_owners_.capacity() + free_owners_.capacity()) * sizeof(owner_id);
+         (spare_owners_.capacity() + owners_with_blocks_.capacity()) * sizeof(owner_id);
 }
 
 status broken_heap(std::string_view message, std::uint64_t position) {
@@ -193,7 +193,7 @@ status free_lists::validate_owner(owner_id owner) const {
   const std::size_t indexed = count(owner);
   if (ordered != indexed) return broken_heap("an owner whose list and index differ, owner", owner);
   if (!record.in_use && indexed != 0) return broken_heap("blocks of an owner that is gone, owner", owner);
-  const bool is_listed = record.place < free_owners_.size() && free_owners_[record.place] == owner;
+  const bool is_listed = record.place < owners_with_blocks_.size() && owners_with_blocks_[record.place] == owner;
   if (owner != idle_owner && is_listed != (indexed != 0)) return broken_heap("a damaged list of owners, owner", owner);
   return {};
 }

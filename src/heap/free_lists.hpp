@@ -28,14 +28,15 @@ class free_lists {
   /// Requires that the owner has no free block. Its number is reused.
   void remove_owner(owner_id owner) noexcept;
   [[nodiscard]] bool empty(owner_id owner) const noexcept { return owners_[owner].oldest == no_block; }
-  /// The owners of free blocks, without `idle_owner`, in no order.
-  [[nodiscard]] const std::vector<owner_id>& owners() const noexcept { return free_owners_; }
+  /// The owners of free blocks, without `idle_owner`, in no order. Taking an owner's last block moves the last of them
+  /// into its place.
+  [[nodiscard]] const std::vector<owner_id>& owners() const noexcept { return owners_with_blocks_; }
 
   /// Inserts a free block into its owner's index, and into the owner's list by epoch after `after` (first if
   /// `no_block`). Notes owned blocks that have an idle neighbour now.
   void insert(block_index index, block_index after) noexcept;
   void erase(block_index index) noexcept;
-  /// The owner's block that has been free longest; `in_index.newer` leads to the later ones.
+  /// The owner's block with the lowest epoch, `no_block` if it has none; `in_index.newer` leads to the next.
   [[nodiscard]] block_index oldest(owner_id owner) const noexcept { return owners_[owner].oldest; }
   [[nodiscard]] block_index newest(owner_id owner) const noexcept { return owners_[owner].newest; }
 
@@ -51,7 +52,7 @@ class free_lists {
   }
   /// Removes and returns a noted block of the owner that has an idle neighbour; `no_block` if there is none.
   [[nodiscard]] block_index take_beside_idle(owner_id owner) noexcept;
-  /// True, once, if blocks beside idle ones went unnoted: then each of the owner's blocks may be one.
+  /// True, once, if notes were dropped: the caller then checks all free blocks of the owner.
   [[nodiscard]] bool take_unnoted(owner_id owner) noexcept;
 
   /// The best fit among the free blocks of `owner` and, with `idle_too`, the idle ones.
@@ -62,7 +63,7 @@ class free_lists {
                                        std::uint64_t alignment) const noexcept;
   /// The bytes of the largest block, of any owner.
   [[nodiscard]] std::uint64_t largest_bytes() const noexcept;
-  /// Calls `visit` with the index of each idle block of at least `bytes`, in no order.
+  /// Calls `visit` with the index of each idle block of at least `bytes`, in no order. `visit` changes nothing.
   template <typename Visit>
   void visit_idle(std::uint64_t bytes, const Visit& visit) const {
     for (const free_index& each : owners_[idle_owner].by_class) each.visit_at_least(blocks_, bytes, visit);
@@ -81,7 +82,7 @@ class free_lists {
     // visited instead.
     std::vector<block_index> beside_idle;
     bool any_beside_idle = false;
-    std::uint32_t place = 0;  // index in `free_owners_`, while it has a free block
+    std::uint32_t place = 0;  // index in `owners_with_blocks_`, while it has a free block
     bool in_use = false;
   };
 
@@ -96,7 +97,7 @@ class free_lists {
   unsigned classes_;
   std::vector<owner_record> owners_;
   std::vector<owner_id> spare_owners_;
-  std::vector<owner_id> free_owners_;
+  std::vector<owner_id> owners_with_blocks_;
 };
 
 /// The error of a broken invariant of the heap.

@@ -98,8 +98,8 @@ class piece_counter {
     region_totals totals;
   };
 
-  /// False if no change of these blocks, which stay in their segment, changes a figure: without regions and pages, a
-  /// segment is one piece, and beside other blocks of it none is alone.
+  /// False if changing these blocks changes no figure: without regions and pages a segment is one piece, and only a
+  /// block that fills its segment is alone.
   [[nodiscard]] bool may_change(block_index first, std::uint64_t end) const noexcept {
     if (has_regions() || has_unbacked_) return true;
     const block* last = &blocks_[first];

@@ -43,7 +43,7 @@ class arena final : public cache_source {
   /// Returns a live block: from free memory, else through the out-of-memory ladder. `no_block` if memory is short
   /// (`explain` says why), `unsupported` if `request.place` is not free.
   [[nodiscard]] result<block_index> allocate(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
-  /// Returns the owner of a live block once it is freed on `stream` (null: no stream named). A block that a capture
+  /// Returns the owner that a live block gets if `stream` frees it (null: no stream named). A block that a capture
   /// allocated stays with its graph. Throws like `stream_order::slot_of`, with nothing changed.
   [[nodiscard]] owner_id owner_of_free(block_index index, const stream_ref* stream,
                                        std::uint64_t key) GPUMEM_UNDER_LOCK;

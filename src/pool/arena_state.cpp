@@ -55,7 +55,7 @@ block_index arena_state::search(const pending_request& request) {
                             .segment_class = request.segment_class,
                             .bytes = request.bytes,
                             .alignment = request.alignment,
-                            .idle_apart = streams.single()});
+                            .absorbs_idle = !streams.single()});
 }
 
 bool arena_state::may_give_back(arena_lock& lock) const {

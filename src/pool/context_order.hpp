@@ -16,16 +16,17 @@ class context_order {
 
   /// Makes `all` the stream that represents all work. Called once.
   void begin(stream_ref all, std::uint64_t key) GPUMEM_UNDER_LOCK;
-  /// The owner of blocks freed in context order under the lock; `idle_owner` before `begin`.
+  /// The owner of blocks freed behind all work under the lock; `idle_owner` before `begin`.
   [[nodiscard]] owner_id owner() const noexcept { return owner_; }
 
   /// Records a fence behind all work, without the lock. Returns none during a capture, or if recording fails.
   [[nodiscard]] std::optional<fence> record() noexcept;
-  /// Returns an owner for the batch behind `batch_fence`, valid until `end_batch`; `owner()` if the fence is empty or
-  /// the host is out of memory.
+  /// Returns the owner to which the caller frees the blocks behind `batch_fence` before `end_batch`; `owner()` if the
+  /// fence is empty or the host is out of memory. Takes over the fence.
   [[nodiscard]] owner_id begin_batch(fence batch_fence) noexcept GPUMEM_UNDER_LOCK;
   void end_batch(owner_id owner) noexcept GPUMEM_UNDER_LOCK;
-  /// Reserves and records a fence behind the blocks freed under the lock; false if none can be recorded now.
+  /// Reserves and records the fence that the frees under the lock still need; false if none can be reserved now. May
+  /// release the lock.
   bool cover(arena_lock& lock) GPUMEM_UNDER_LOCK;
 
   /// Counts a free that was made in context order under the lock. Records a fence behind as many as make a batch.

@@ -11,8 +11,9 @@
 //   9 restart, if other threads changed anything since step 1 (arena_mutex::generation)
 //   10 wait for a pending fence or another thread's driver call, and restart
 //   11 call the callbacks, and restart                                12 refuse, with a report
-// An announced capture skips steps 4, 6 and 7 and all waits for fences; a request of a stream that captures skips those
-// steps, too. Any capture on this device skips step 8, also one of a blocking stream that only the driver knows of.
+// During an announced capture, steps 4, 6, 7 and all waits for fences are left out; for a request of a stream that
+// captures, these steps always are. Any capture on this device skips step 8, also one of a blocking stream that only
+// the driver knows of.
 #pragma once
 
 #include "growth.hpp"

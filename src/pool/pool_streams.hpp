@@ -53,7 +53,7 @@ class pool_streams {
 
   /// The stream's key; under `query` this asks the device. Takes the lock only if the stream captures.
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref stream) const;
-  /// Whether the stream is part of a capture; false where its key does not depend on that.
+  /// Whether the stream is part of a capture, if its key depends on that; else false.
   [[nodiscard]] result<bool> captures(stream_ref stream) const;
   /// The key of a stream that is, or is not, part of a capture.
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref stream, bool captures) const;

@@ -12,7 +12,7 @@ namespace gpumem {
 
 void block_uses::make_room() {
   if (spare_ == no_block) gpumem::make_room(uses_);
-  if (waiting_.capacity() < uses_.capacity()) waiting_.reserve(uses_.capacity());  // a waiting block has a use
+  if (waiting_.capacity() < uses_.capacity()) waiting_.reserve(uses_.capacity());  // each waiting block has a use
 }
 
 void block_uses::add(block_index index, owner_id user) noexcept {

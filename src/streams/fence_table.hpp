@@ -29,10 +29,11 @@ class fence_table {
   /// Adds a fence, with the references that it states.
   fence_index add(const tracked_fence& added);
   /// Adds a fence that is yet to be recorded, with one reference for the caller and one for the thread that records it.
-  /// `order` as in `tracked_fence`. The entry that `take_unrecorded` returns has the new fence's number.
+  /// `order` as in `tracked_fence`. The entry that `take_unrecorded` returns has the new fence's index.
   fence_index add_unrecorded(unrecorded_fence wanted, owner_id order);
   /// An event on the whole context that is yet to be recorded; `no_fence` if there is none.
   [[nodiscard]] fence_index unrecorded_on_context() const noexcept;
+  /// Removes and returns the fences to record. The caller records each without the lock and reports it to `recorded`.
   [[nodiscard]] std::vector<unrecorded_fence> take_unrecorded() noexcept { return std::exchange(unrecorded_, {}); }
   /// The driver has recorded the fence as `made`, or failed if that is empty. Drops the recording thread's reference.
   void recorded(const unrecorded_fence& unrecorded, std::optional<fence> made) noexcept;

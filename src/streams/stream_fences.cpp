@@ -9,16 +9,14 @@
 
 namespace gpumem {
 
-// Whether the stream's handle stays valid, so that a fence can be recorded on it at any time.
-bool stream_order::can_record_on_handle(const stream_slot& slot) const noexcept {
+bool stream_order::handle_stays_valid(const stream_slot& slot) const noexcept {
   return !slot.ended && slot.represents == stream_slot::kind::stream && keys_.stays_valid(slot.stream);
 }
 
 result<fence_index> stream_order::reserve_fence(owner_id owner, bool is_known_to_live) noexcept try {
   stream_slot& slot = slots_[owner];
   const bool handle_is_valid = owner == named_ || (is_known_to_live && !slot.ended && !is_per_thread(slot.stream));
-  const bool on_stream =
-      (handle_is_valid && slot.represents == stream_slot::kind::stream) || can_record_on_handle(slot);
+  const bool on_stream = (handle_is_valid && slot.represents == stream_slot::kind::stream) || handle_stays_valid(slot);
   // The default stream waits for all others, so a record on it invalidates captures, too. A created stream may be part
   // of a capture that began elsewhere, and the fence would become part of that capture.
   const bool spares_captures = slot.foreign == 0 && on_stream && !never_ends(slot.stream) && !slot.capturing();
@@ -198,7 +196,7 @@ void stream_order::fence_named(owner_id owner, bool was_asked, std::uint64_t bat
   if ((single() && batch_bytes == bytes_a_batch) || !slot.dirty || slot.capturing() || slot.ended ||
       slot.represents != stream_slot::kind::stream)
     return;
-  if (never_ends(slot.stream) || slot.foreign != 0 || can_record_on_handle(slot)) return;
+  if (never_ends(slot.stream) || slot.foreign != 0 || handle_stays_valid(slot)) return;
   if (slot.unfenced.frees < frees_a_batch && slot.unfenced.bytes < batch_bytes) return;
   if (!was_asked) {
     if (keys_.captures_may_hide() && !keys_.captures_nothing(slot.stream)) return;

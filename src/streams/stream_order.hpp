@@ -8,9 +8,9 @@
 // fence is recorded when another stream wants the memory. Under `query` a handle is known to be valid only during a
 // call that names it, so such calls record a fence once the stream has freed a batch (`fence_named`). The frees since
 // the last batch are covered only by an event on the whole context. Such an event also waits for other streams' work,
-// and would invalidate a capture that gpumem has not noticed. So it needs a permit (`context_events`), which a request
-// has that would otherwise be refused, and which `trim` and the moving of pages have. The pool's lock guards
-// everything; no function waits.
+// and would invalidate a capture that gpumem has not noticed. So it needs a permit (`context_events`): a request
+// that would otherwise be refused has one, as have `trim` and the moving of pages. The pool's lock guards everything;
+// no function waits.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ class stream_order {
   void end_graph(owner_id graph) noexcept;
   /// Counts a user of the pool's memory: a new stream, a capture or a region.
   void note_user() noexcept { ++users_; }
-  /// True until a second user is counted: idle memory may then join the first one's own.
+  /// True while there is at most one user: its frees then merge with idle neighbours.
   [[nodiscard]] bool single() const noexcept { return users_ <= 1 && !keeps_idle_apart_; }
   /// Keeps idle memory apart even with one stream, because a plan may have places for later streams in it.
   void keep_idle_apart() noexcept { keeps_idle_apart_ = true; }
@@ -118,8 +118,8 @@ class stream_order {
  private:
   static constexpr std::size_t least_forgotten = 64;
 
-  /// Whether a fence can be recorded on the handle of the slot's stream; otherwise it must be an event on the context.
-  [[nodiscard]] bool can_record_on_handle(const stream_slot& slot) const noexcept;
+  /// Whether a fence can be recorded on the slot's stream at any time, not only in a call that names the stream.
+  [[nodiscard]] bool handle_stays_valid(const stream_slot& slot) const noexcept;
   /// Asks the slot's pending fences and makes idle all blocks that finished fences cover.
   void collect_done_fences(owner_id owner) noexcept;
   /// Releases the slot of an ended stream or graph once no block, reference or call needs it.

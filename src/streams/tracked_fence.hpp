@@ -8,7 +8,7 @@
 
 namespace gpumem {
 
-/// The number of a fence in the `fence_table`. Several slots and blocks may wait for it.
+/// The index of a fence in the `fence_table`. Several slots and blocks may wait for it.
 using fence_index = std::uint32_t;
 inline constexpr fence_index no_fence = 0xffff'ffff;
 

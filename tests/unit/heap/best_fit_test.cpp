@@ -16,8 +16,9 @@ struct two_segments {
     h.add_segment(128 * mib, 2 * mib, 0);
   }
   /// The address of the block; 0 if nothing fits.
-  std::uint64_t take(const best_fit& rule, std::uint64_t bytes, std::uint64_t alignment = 512, bool idle_apart = true) {
-    const block_index i = rule.take(h, {mine, 0, bytes, alignment, idle_apart});
+  std::uint64_t take(const best_fit& rule, std::uint64_t bytes, std::uint64_t alignment = 512,
+                     bool absorbs_idle = false) {
+    const block_index i = rule.take(h, {mine, 0, bytes, alignment, absorbs_idle});
     if (i == no_block) return 0;
     EXPECT_EQ(h.at(i).state, block_state::live);
     EXPECT_EQ(h.at(i).bytes, bytes);
@@ -53,8 +54,8 @@ TEST(best_fit, joins_idle_memory_for_large_requests_unless_it_must_stay_apart) {
   ASSERT_EQ(x.h.at(own).begin, 64 * mib);
   x.h.at(own).owner = x.mine;
   x.h.release(own, x.mine, 1, false);
-  EXPECT_EQ(x.take(paged, 3 * mib, 512, true), 0U);
-  EXPECT_EQ(x.take(paged, 3 * mib, 512, false), 64 * mib);
+  EXPECT_EQ(x.take(paged, 3 * mib, 512, false), 0U);
+  EXPECT_EQ(x.take(paged, 3 * mib, 512, true), 64 * mib);
 }
 
 TEST(best_fit, takes_the_upper_end_for_small_requests_of_a_small_paged_pool) {

@@ -23,7 +23,7 @@ std::uint64_t process_bytes(const device_info& info, group_ledger* group) noexce
 /// code that is loaded at a first launch, which no call reports. True if NVML has no figure.
 bool fits_process_limit(const device_info& info, std::uint64_t limit_bytes, std::uint64_t bytes) noexcept;
 
-/// A charge that was made or was not needed; `granted` is false if it would exceed the limit.
+/// The result of `charge_for`. `granted`: charged, or no charge needed; else it would exceed the limit.
 struct charge {
   bool granted = true;
   int ordinal = -1;  ///< of the account; -1: none
@@ -33,7 +33,7 @@ struct charge {
 charge charge_for(const call_size& size, bool dedicated) noexcept;
 /// Records a charge for its later refund. `with_context`: the memory is freed when the current context ends.
 void keep_receipt(const charge& charged, receipt_kind kind, std::uint64_t given, bool with_context) noexcept;
-/// Refunds the memory that was freed with `context`.
+/// Call after the context ended: refunds the memory that was freed with it.
 void context_ended(CUcontext context) noexcept;
 
 /// Runs `free`, the driver's function for an address or a handle that may have been counted. Takes the receipt first:

@@ -342,7 +342,7 @@ served_context* holder_of(CUdeviceptr address, block_info* block) noexcept {
   return holder;
 }
 
-// The context is never destroyed, because another thread may be using it.
+// A `served_context` is never deleted, because another thread may be using it.
 served_context* forget_device(CUdevice device) noexcept {
   if (device < 0 || device >= most_devices) return nullptr;
   const mutex_lock lock{opening};

@@ -44,8 +44,8 @@ struct GPUMEM_HIDDEN served_context {
   std::atomic<std::uint64_t> waits_done{0};  ///< of `waits`, those that the host has waited for
 };
 
-/// Returns the device whose primary context is current, and opens it at first use. Null if gpumem does not serve it: no
-/// context, a context of another kind, or a driver that gpumem cannot use: the call then goes to the driver. If
+/// Returns the device whose primary context is current, and opens it at first use. Null without
+/// a current primary context, or if gpumem cannot use the driver; the call then goes to the driver. If
 /// settings cannot be used, sets `refusal` to the result of the program's call, which must not go to the driver,
 /// because a limit in the settings would not hold there.
 served_context* current_device(CUresult* refusal) noexcept;
@@ -54,7 +54,8 @@ served_context* current_device(CUresult* refusal) noexcept;
 /// memory, as TensorFlow does. A failure is logged, and the device's own first use retries.
 void take_every_device(const served_context& used) noexcept;
 
-/// Returns the device of the stream's primary context, which need not be the current one; else as `current_device`.
+/// Returns the device in whose primary context the stream was created; for a default stream, and for null and
+/// `refusal`, as `current_device`.
 served_context* device_of_stream(CUstream stream, CUresult* refusal) noexcept;
 /// Call before a stream ends, or with null before all streams end: the driver may reuse the handle on another device.
 void forget_stream(CUstream stream) noexcept;
@@ -70,8 +71,8 @@ served_context* holder_of(CUdeviceptr address, block_info* block) noexcept;
 template <typename Function>
 void for_each_device(Function&& function) noexcept;
 
-/// Call before a reset of the device. Closes the device, which opens again at its next use. Returns the closed device,
-/// or null.
+/// Call before a reset of the device: removes it from the open devices; its next use opens it anew. Returns what was
+/// removed, or null.
 served_context* forget_device(CUdevice device) noexcept;
 /// Call after the reset: returns the device's memory to its group.
 void leave_group(served_context& device) noexcept;
