@@ -40,7 +40,7 @@ class oom_ladder {
   [[nodiscard]] bool may_be_served(arena_lock& lock, const pending_request& request) GPUMEM_UNDER_LOCK;
   /// Step 4: one of the next three, as GPUMEM_STREAM_REUSE says (`device`, `poll`, `host`).
   step_result reuse_other_streams(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
-  /// A block that the stream may use once it has waited on the device; adds what it has to wait for to `waits`.
+  /// Returns a block that the stream may use after the waits on the device that this adds to `waits`.
   block_index take_ordered(const pending_request& request, device_waits& waits) GPUMEM_UNDER_LOCK;
   step_result reuse_what_is_done(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   step_result reuse_after_wait(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;

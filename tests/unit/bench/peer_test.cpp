@@ -82,6 +82,7 @@ TEST_F(peer, counts_what_the_same_allocator_counts_in_this_process) {
     EXPECT_EQ(apart[key], got.rows[2][key]) << key;
   }
   for (const json& row : got.rows) EXPECT_GT(row["host_ns_per_op"], 0) << row;
+  EXPECT_GT(got.rows[0]["loop_ns_per_op"], 0) << "of gpumem, from which nothing is subtracted";
   const json& loop_ns = apart["loop_ns_per_op"];
   EXPECT_TRUE(loop_ns.is_null() || loop_ns > 0) << apart;
   EXPECT_THAT(content_of(folder_.path("table")), HasSubstr("own_cub is the allocator of own_cub 1.0"));

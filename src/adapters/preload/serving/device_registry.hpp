@@ -44,8 +44,8 @@ struct GPUMEM_HIDDEN served_context {
   std::atomic<std::uint64_t> waits_done{0};  ///< of `waits`, those that the host has waited for
 };
 
-/// Returns the device whose primary context is current, and opens it at first use. Null without
-/// a current primary context, or if gpumem cannot use the driver; the call then goes to the driver. If
+/// Returns the device whose primary context is current, and opens it at first use. Null without a
+/// current primary context, or if gpumem cannot use the driver; the call then goes to the driver. If
 /// settings cannot be used, sets `refusal` to the result of the program's call, which must not go to the driver,
 /// because a limit in the settings would not hold there.
 served_context* current_device(CUresult* refusal) noexcept;
@@ -71,8 +71,8 @@ served_context* holder_of(CUdeviceptr address, block_info* block) noexcept;
 template <typename Function>
 void for_each_device(Function&& function) noexcept;
 
-/// Call before a reset of the device: removes it from the open devices; its next use opens it anew. Returns what was
-/// removed, or null.
+/// Call before a reset of the device. Removes the device from the open ones, so that its next use opens it again.
+/// Returns the removed device, or null.
 served_context* forget_device(CUdevice device) noexcept;
 /// Call after the reset: returns the device's memory to its group.
 void leave_group(served_context& device) noexcept;
