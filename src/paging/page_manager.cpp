@@ -1,3 +1,4 @@
+// Which pages move, and from where (`runs_to_move`), which are made, and what of them the heap holds afterwards.
 #include "page_manager.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Manages the pages of a heap's paged segments: backs a place with new pages, or with pages moved from idle blocks.
+// Manages the pages of a heap's paged segments: makes new pages, or chooses idle blocks and moves their pages.
 //
 // Plans paging steps and accounts for their results. The caller executes the driver calls in between without its lock
 // (remap_batch.hpp). The page manager knows no streams: the caller says whether pages may be unmapped, and whether
