@@ -214,31 +214,30 @@ void captures::close_blocking(device& gpu) {
 }
 
 // Notes a current capture first, so that releasing destroyed graphs does not invalidate it.
-result<std::optional<std::uint64_t>> captures::follow(const logical_pool& slot, const request& asking, bool asks) {
+status captures::follow(const logical_pool& slot, const request& asking, bool asks, std::optional<std::uint64_t>* key) {
   const stream_ref stream = asking.stream;
   std::uint64_t current = 0;
-  std::optional<std::uint64_t> key;
   if (asks) {
     ASSIGN_OR_RETURN(current, slot.device->capture_id(stream));
-    ASSIGN_OR_RETURN(key, slot.pool->streams().key_of(stream, current != 0));
+    ASSIGN_OR_RETURN(*key, slot.pool->streams().key_of(stream, current != 0));
   } else if (any_open()) {
-    ASSIGN_OR_RETURN(key, slot.pool->streams().key_of(stream));
+    ASSIGN_OR_RETURN(*key, slot.pool->streams().key_of(stream));
   }
   if (asks && (current != 0 || any_open())) {
     const mutex_lock lock{mutex_};
-    if (status noted = notice(slot, stream, *key, current); !noted) return noted;
+    if (status noted = notice(slot, stream, **key, current); !noted) return noted;
   }
   release_gone();
-  if (!key || !any_open()) return key;
+  if (!*key || !any_open()) return {};
   const mutex_lock lock{mutex_};
-  const auto open = find(*slot.pool, *key);
-  if (open == open_.end()) return key;
+  const auto open = find(*slot.pool, **key);
+  if (open == open_.end()) return {};
   open->reported = open->reported || asking.reports_capture_end;
   if (!open->watched) {
     const auto number = std::make_shared<std::list<std::uint64_t>>(1, open->number);
     open->watched = slot.device->watch_graph(stream, [to = gone_, number] { to->put(*number); }).ok();
   }
-  return key;
+  return {};
 }
 
 // `current` is the id of the stream's current capture; 0 for none.

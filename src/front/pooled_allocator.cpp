@@ -63,7 +63,7 @@ result<void*> pooled_allocator::do_allocate(const request& request, oom_slot* re
       const address cached = serving.try_cache(request.stream, request.bytes);
       if (cached != 0) return to_pointer(cached);
     }
-    ASSIGN_OR_RETURN(key, captures_.follow(slot, request, asks));
+    if (status followed = captures_.follow(slot, request, asks, &key); !followed) return followed;
   }
   address begin = 0;
   oom_slot recorded;
