@@ -102,6 +102,11 @@ class allocator {
     if (void* const p = try_cache(request)) return p;
     return allocate_or_report(request, report);
   }
+  /// The same, and cheaper: makes a report in `*refusal`, which must be null, only on `out_of_memory`.
+  result<void*> try_allocate(const request& request, oom_slot& refusal) {
+    if (void* const p = try_cache(request)) return p;
+    return do_allocate(request, &refusal);
+  }
 
   /// Frees a block; does nothing for null. Logs misuse, counts it in `statistics::misuses` and otherwise ignores it.
   void deallocate(void* pointer, const free_args& stated = {}) noexcept {

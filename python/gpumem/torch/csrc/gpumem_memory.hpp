@@ -28,9 +28,10 @@ class gpumem_memory final : public memory_source {
   void* allocate_block(const memory_request& asked, refusal& why) override {
     gpumem::request r{.bytes = asked.bytes, .stream = {asked.stream}, .device = logical_, .place = asked.place};
     r.reports_capture_end = true;
+    why.report.reset();
     for (;;) {
       if (of_pool_) r.region = region_for(asked);
-      const gpumem::result<void*> got = asked.place != 0 ? allocate_exact(r) : memory().try_allocate(r, &why.report);
+      const gpumem::result<void*> got = asked.place != 0 ? allocate_exact(r) : memory().try_allocate(r, why.report);
       if (got) return *got;
       if (of_pool_ && region_for(asked) != r.region) continue;  // another thread closed the region meanwhile
       TORCH_CHECK(asked.place == 0, "gpumem: no block at this exact address: ", got.why().message());

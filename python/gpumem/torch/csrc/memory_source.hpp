@@ -33,7 +33,7 @@ struct memory_request {
 };
 
 struct refusal {
-  gpumem::oom_report report;
+  gpumem::oom_slot report;         ///< null if gpumem did not refuse
   bool allocator_refused = false;  ///< the MemPool's allocator returned null
 };
 

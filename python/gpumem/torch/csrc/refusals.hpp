@@ -37,8 +37,8 @@ class refusals {
     TORCH_CHECK_WITH(OutOfMemoryError, !why.allocator_refused, asked,
                      ". The custom allocator backing this MemPool returned nullptr. ",
                      "Check preceding allocator warnings or logs.");
-    const bool has_report = why.report.cause != gpumem::oom_cause::none;
-    const gpumem::oom_report report = has_report ? why.report : limit_report(state, held.device, held.requested);
+    const bool has_report = why.report && why.report->cause != gpumem::oom_cause::none;
+    const gpumem::oom_report report = has_report ? *why.report : limit_report(state, held.device, held.requested);
     state_.events.record(
         {TraceEntry::OOM, held.device, report.device_free_bytes, held.requested, held.stream, held.pool, held.context});
     const words said = words_of(state, report);
