@@ -37,10 +37,13 @@ def cuda_headers():
 
 
 def command(torch_folder, abi, cxx, headers, out, *, movable=False):
-    """Returns the compiler's command. `movable`: finds libgpumem relative to itself, and torch's libraries by name."""
+    """Returns the compiler's command. `movable`: finds libgpumem relative to itself, and torch's libraries by name; names
+    no folder of this machine."""
     torch_folder = pathlib.Path(torch_folder)
-    paths = ["-Wl,-rpath,$ORIGIN/../../lib", "-s"] if movable else [f"-Wl,-rpath,{torch_folder / 'lib'}",
-                                                                   f"-Wl,-rpath,{library().parent}"]
+    paths = [f"-Wl,-rpath,{torch_folder / 'lib'}", f"-Wl,-rpath,{library().parent}"]
+    if movable:
+        paths = ["-Wl,-rpath,$ORIGIN/../../lib", "-s", f"-ffile-prefix-map={torch_folder}=torch",
+                 f"-ffile-prefix-map={SOURCE.parent}=gpumem", f"-ffile-prefix-map={include_folder()}=include"]
     return [cxx, "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(abi)}",
             f"-I{include_folder()}", f"-isystem{torch_folder / 'include'}",
