@@ -90,6 +90,18 @@ TEST(allocator, a_first_request_that_fails_is_no_use_yet) {
   EXPECT_EQ(x.first.used_bytes(), gib);
 }
 
+TEST(allocator, a_report_is_made_only_of_a_refusal) {
+  two_devices x{grabbing()};
+  oom_slot refusal;
+  const result<void*> served = x.a->try_allocate({.bytes = 1000}, refusal);
+  ASSERT_TRUE(served.ok());
+  EXPECT_EQ(refusal, nullptr);
+  EXPECT_EQ(x.a->try_allocate({.bytes = 2 * gib}, refusal).code(), errc::out_of_memory);
+  ASSERT_NE(refusal, nullptr);
+  EXPECT_EQ(refusal->requested_bytes, 2 * gib);
+  x.a->deallocate(*served);
+}
+
 TEST(allocator, first_use_by_many_threads_takes_each_device_once) {
   two_devices x{grabbing()};
   std::vector<std::thread> threads;
