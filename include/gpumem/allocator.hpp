@@ -102,8 +102,10 @@ class allocator {
     if (void* const p = try_cache(request)) return p;
     return allocate_or_report(request, report);
   }
-  /// The same, and cheaper: makes a report in `*refusal`, which must be null, only on `out_of_memory`.
+  /// As above, but makes the report only on `out_of_memory`; otherwise `refusal` is null afterwards. An allocation that
+  /// succeeds constructs no report, which is cheaper.
   result<void*> try_allocate(const request& request, oom_slot& refusal) {
+    refusal.reset();
     if (void* const p = try_cache(request)) return p;
     return do_allocate(request, &refusal);
   }

@@ -27,7 +27,8 @@ def command(torch_folder, abi, cxx, out, *, movable=False):
             f"-isystem{torch_folder / 'include' / 'torch' / 'csrc' / 'api' / 'include'}",
             str(SOURCES / "values.cpp"), "-o", str(out),
             f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10",
-            *(["-s", f"-ffile-prefix-map={SOURCES}=values", f"-ffile-prefix-map={torch_folder}=torch"] if movable
+            *(["-s", f"-ffile-prefix-map={SOURCES}=values", f"-ffile-prefix-map={torch_folder}=torch",
+               f"-ffile-prefix-map={torch_folder.resolve()}=torch"] if movable
               else [f"-Wl,-rpath,{torch_folder / 'lib'}"])]
 
 

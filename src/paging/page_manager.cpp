@@ -1,4 +1,4 @@
-// Which pages move, and from where (`runs_to_move`), which are made, and what of them the heap holds afterwards.
+// Chooses which idle pages move (`runs_to_move`) and how many are created, and updates the heap afterwards.
 #include "page_manager.hpp"
 
 #include <fmt/format.h>

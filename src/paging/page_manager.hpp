@@ -1,4 +1,4 @@
-// Manages the pages of a heap's paged segments: makes new pages, or chooses idle blocks and moves their pages.
+// Manages the pages of a heap's paged segments: plans new pages, or chooses idle blocks whose pages move.
 //
 // Plans paging steps and accounts for their results. The caller executes the driver calls in between without its lock
 // (remap_batch.hpp). The page manager knows no streams: the caller says whether pages may be unmapped, and whether

@@ -404,7 +404,7 @@ later = torch.cuda.memory.mem_get_info(torch.device("cuda"))
 asked = torch.accelerator.get_memory_info() if hasattr(torch.accelerator, "get_memory_info") else later
 print(total >> 20, free >> 20, later[1] >> 20, later[0] >> 20, asked[1] >> 20, asked[0] >> 20)
 """
-# What vLLM does before it serves: measures a forward pass, and gives the cache of keys and values what is left of a share.
+# As vLLM does before it serves: measures a forward pass, then gives the KV cache the rest of its share of the GPU's memory.
 SERVED_WITHIN_A_LIMIT = """
 import gc, torch
 before, total = torch.cuda.mem_get_info()
@@ -419,7 +419,7 @@ peak = torch.cuda.max_memory_allocated()
 outside = (total - after) - torch.cuda.memory_reserved()
 room = int(total * 0.92) - peak - outside
 cache = torch.empty(room, dtype=torch.uint8, device="cuda")
-assert torch.cuda.memory_reserved() + (300 << 20) <= total, "activations fit no more"
+assert torch.cuda.memory_reserved() + (300 << 20) <= total, "no room is left for activations"
 activations = torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
 print(room >> 20)
 """
@@ -430,8 +430,8 @@ def memory_within_a_limit():
     """What the GPU has for this program is GPUMEM_LIMIT, less what it holds."""
     expect("total and free MiB, before and with a tensor of 1 GiB",
            child(WITHIN_A_LIMIT, GPUMEM_LIMIT="3GiB", GPUMEM_POLICY="growth"), "3072 3072 3072 2048 3072 2048")
-    expect("MiB of a cache of keys and values", child(SERVED_WITHIN_A_LIMIT, GPUMEM_LIMIT="3GiB"), "1502")
-    return "3 GiB, and 2 beside a tensor of 1; a cache of keys and values of 1502 MiB"
+    expect("MiB of a KV cache", child(SERVED_WITHIN_A_LIMIT, GPUMEM_LIMIT="3GiB"), "1502")
+    return "3 GiB, and 2 beside a tensor of 1; a KV cache of 1502 MiB"
 
 
 # --- processes --------------------------------------------------------------------------------------------------------

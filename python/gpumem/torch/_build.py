@@ -37,13 +37,14 @@ def cuda_headers():
 
 
 def command(torch_folder, abi, cxx, headers, out, *, movable=False):
-    """Returns the compiler's command. `movable`: finds libgpumem relative to itself, and torch's libraries by name; names
-    no folder of this machine."""
+    """Returns the compiler's command. `movable`, for another machine: finds libgpumem relative to itself and torch's
+    libraries by name, and contains no path of this one."""
     torch_folder = pathlib.Path(torch_folder)
     paths = [f"-Wl,-rpath,{torch_folder / 'lib'}", f"-Wl,-rpath,{library().parent}"]
     if movable:
-        paths = ["-Wl,-rpath,$ORIGIN/../../lib", "-s", f"-ffile-prefix-map={torch_folder}=torch",
-                 f"-ffile-prefix-map={SOURCE.parent}=gpumem", f"-ffile-prefix-map={include_folder()}=include"]
+        shown = {torch_folder: "torch", torch_folder.resolve(): "torch", headers: "cuda", SOURCE.parent: "gpumem",
+                 include_folder(): "include"}
+        paths = ["-Wl,-rpath,$ORIGIN/../../lib", "-s", *(f"-ffile-prefix-map={at}={name}" for at, name in shown.items())]
     return [cxx, "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(abi)}",
             f"-I{include_folder()}", f"-isystem{torch_folder / 'include'}",

@@ -90,7 +90,7 @@ TEST(allocator, a_first_request_that_fails_is_no_use_yet) {
   EXPECT_EQ(x.first.used_bytes(), gib);
 }
 
-TEST(allocator, a_report_is_made_only_of_a_refusal) {
+TEST(allocator, only_a_refusal_makes_a_report) {
   two_devices x{grabbing()};
   oom_slot refusal;
   const result<void*> served = x.a->try_allocate({.bytes = 1000}, refusal);
@@ -99,6 +99,8 @@ TEST(allocator, a_report_is_made_only_of_a_refusal) {
   EXPECT_EQ(x.a->try_allocate({.bytes = 2 * gib}, refusal).code(), errc::out_of_memory);
   ASSERT_NE(refusal, nullptr);
   EXPECT_EQ(refusal->requested_bytes, 2 * gib);
+  EXPECT_EQ(x.a->try_allocate({.bytes = 0}, refusal).code(), errc::invalid_argument);
+  EXPECT_EQ(refusal, nullptr) << "that of the call before";
   x.a->deallocate(*served);
 }
 

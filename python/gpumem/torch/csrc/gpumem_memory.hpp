@@ -28,7 +28,6 @@ class gpumem_memory final : public memory_source {
   void* allocate_block(const memory_request& asked, refusal& why) override {
     gpumem::request r{.bytes = asked.bytes, .stream = {asked.stream}, .device = logical_, .place = asked.place};
     r.reports_capture_end = true;
-    why.report.reset();
     for (;;) {
       if (of_pool_) r.region = region_for(asked);
       const gpumem::result<void*> got = asked.place != 0 ? allocate_exact(r) : memory().try_allocate(r, why.report);

@@ -33,7 +33,7 @@ struct memory_request {
 };
 
 struct refusal {
-  gpumem::oom_slot report;         ///< null if gpumem did not refuse
+  gpumem::oom_slot report;         ///< null if gpumem made none
   bool allocator_refused = false;  ///< the MemPool's allocator returned null
 };
 

@@ -332,7 +332,7 @@ class torch_allocator final : public native::CUDAAllocator {
       device_state& d = state_.devices[static_cast<std::size_t>(each.physical_ordinal)];
       if (d.logical >= 0) continue;  // with several pools on one GPU, PyTorch's tensors use the first
       d.logical = each.ordinal;
-      // Lives as long as the process. A pointer that counts nothing costs no atomic operations at each request.
+      // Never freed, so it needs no reference count, which would cost atomic operations at each request.
       d.source = {std::shared_ptr<void>{}, new gpumem_memory{each.ordinal, false}};
       d.limit.open(each.ordinal, each.limit_bytes);
     }
