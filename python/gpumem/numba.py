@@ -37,14 +37,18 @@ TESTED = ("0.68.",)
 
 class _AnyStream:
     """Blocks that any stream may use, from a stream-ordered allocator: allocated on `_home` and freed in the order of
-    `_all_work`, two idle streams of our own. With GPUMEM_STREAM_IDS=query a fence on a created stream covers the whole
-    context; it is recorded when a request needs the memory. Requires that the device's context is current."""
+    `_all_work`, two streams of our own without work. Before a free, `_all_work` waits for all work of the context so far,
+    as gpumem requires of the stream that a free names. Requires that the device's context is current at the creation."""
 
     def __init__(self, allocator, device):
         self._allocator = allocator
         self._device = device
         self._libcuda = ctypes.CDLL("libcuda.so.1")
+        self._context, self._event = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuCtxGetCurrent", ctypes.byref(self._context))
+        self._call("cuEventCreate", ctypes.byref(self._event), 2)  # CU_EVENT_DISABLE_TIMING
         self._home, self._all_work = self._stream(), self._stream()
+        self._waiting = collections.deque()  # blocks that could not be freed yet, because a stream captured
 
     def _call(self, name, *arguments):
         code = getattr(self._libcuda, name)(*arguments)
@@ -56,19 +60,53 @@ class _AnyStream:
         self._call("cuStreamCreate", ctypes.byref(made), 1)  # CU_STREAM_NON_BLOCKING
         return made.value
 
-    def allocate(self, size):
-        at = self._allocator.allocate(size, self._device, self._home)
-        # Wait for the work that `_home` waits for, so that any stream may use the block. Relaxed: a capture may be open.
+    @contextlib.contextmanager
+    def _relaxed(self):
+        """In its scope, no call of this thread is refused because another stream captures."""
         mode = ctypes.c_int(2)
         self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         try:
-            self._call("cuStreamSynchronize", ctypes.c_void_p(self._home))
+            yield
         finally:
             self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+
+    def allocate(self, size):
+        if self._waiting:
+            self._free_waiting()
+        at = self._allocator.allocate(size, self._device, self._home)
+        # Wait for the work that `_home` waits for, so that any stream may use the block.
+        with self._relaxed():
+            self._call("cuStreamSynchronize", ctypes.c_void_p(self._home))
         return at
 
     def free(self, at):
-        self._allocator.free_on(at, self._all_work)
+        self._waiting.append(at)
+        self._free_waiting()
+
+    def _free_waiting(self):
+        # Taken before the event, so that it covers the work on each of them.
+        blocks = []
+        with contextlib.suppress(IndexError):
+            while True:
+                blocks.append(self._waiting.popleft())
+        if not self._order_all_work():
+            self._waiting.extend(blocks)
+            return
+        for at in blocks:
+            self._allocator.free_on(at, self._all_work)
+
+    def _order_all_work(self):
+        """Orders `_all_work` behind all work of the context so far. False if a capture does not allow it."""
+        legacy, capturing = ctypes.c_void_p(1), ctypes.c_int()
+        with self._relaxed():
+            # An event on the context invalidates a capture. The driver tells of captures on blocking streams alone.
+            if self._libcuda.cuStreamIsCapturing(legacy, ctypes.byref(capturing)) != 0:
+                return False
+            record = getattr(self._libcuda, "cuCtxRecordEvent", None)  # from CUDA 12.5 on
+            if record is not None:
+                return record(self._context, self._event) == 0 and self._libcuda.cuStreamWaitEvent(
+                    ctypes.c_void_p(self._all_work), self._event, 0) == 0
+            return self._libcuda.cuCtxSynchronize() == 0
 
 
 def _pointer(at):
