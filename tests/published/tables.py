@@ -118,7 +118,7 @@ TABLES = [
          Figure("optimizer-in-backward", "compile chunked checkpointing in_backward", 23.1),
          Figure("offloading", "compile chunked checkpointing in_backward offloading", 21.8),
          Figure("8bit", "compile chunked checkpointing in_backward offloading 8bit", 17.6)],
-        "AdamW is fused, as in the recipes' configurations that name it. The row without packing depends on the data's lengths.",
+        "AdamW is fused, as in the recipes' configurations that name it. The row without packing depends on the data's lengths.", single=True,
     ),
     Table(
         "finetuning-lora", "LoRA and QLoRA", "Llama 3.2 3B with LoRA and QLoRA, batch 2, 4096 tokens packed, BF16",
@@ -126,6 +126,7 @@ TABLES = [
         TORCHTUNE_WHEELS, "a100-80gb", "finetuning.py",
         [Figure("lora", "compile chunked checkpointing offloading lora", 8.5),
          Figure("qlora", "compile chunked checkpointing offloading qlora", 4.6)],
+        single=True,
     ),
     Table(
         "lora", "LoRA and QLoRA", "LoRA on one card, BF16, the longest example of Alpaca", LITGPT, GB, 2, "2.4.1", LITGPT_WHEELS,
