@@ -48,7 +48,7 @@ class _AnyStream:
         self._call("cuCtxGetCurrent", ctypes.byref(self._context))
         self._call("cuEventCreate", ctypes.byref(self._event), 2)  # CU_EVENT_DISABLE_TIMING
         self._home, self._all_work = self._stream(), self._stream()
-        self._waiting = collections.deque()  # blocks that could not be freed yet, because a stream captured
+        self._waiting = collections.deque()  # dropped while a stream captured, or by a thread without a context
 
     def _call(self, name, *arguments):
         code = getattr(self._libcuda, name)(*arguments)
@@ -99,7 +99,8 @@ class _AnyStream:
         """Orders `_all_work` behind all work of the context so far. False if a capture does not allow it."""
         legacy, capturing = ctypes.c_void_p(1), ctypes.c_int()
         with self._relaxed():
-            # An event on the context invalidates a capture. The driver tells of captures on blocking streams alone.
+            # An event on the context invalidates a capture. The driver tells of captures on blocking streams alone, so a
+            # drop while another stream captures spoils that capture.
             if self._libcuda.cuStreamIsCapturing(legacy, ctypes.byref(capturing)) != 0:
                 return False
             record = getattr(self._libcuda, "cuCtxRecordEvent", None)  # from CUDA 12.5 on

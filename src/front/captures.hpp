@@ -38,8 +38,8 @@ class captures {
   /// without a query of the device.
   [[nodiscard]] bool busy() const noexcept { return any_open() || gone_->any(); }
   /// Called before an allocation. If `asks`, queries the device and notes captures that began or ended since the last
-  /// allocation. Watches the graph of an open capture and releases destroyed graphs. Sets `*key` to
-  /// the stream's key if it looked that up. An argument, because to copy a returned optional slows each allocation.
+  /// allocation. Watches the graph of an open capture and releases destroyed graphs. Sets `*key` to the
+  /// stream's key if it looked that up. An argument, because to copy a returned optional slows each allocation.
   status follow(const logical_pool& slot, const request& asking, bool asks, std::optional<std::uint64_t>* key);
   /// Called before the pool returns memory. Ends captures of the device that are over, if gpumem can tell without a
   /// stream's handle: the graph is destroyed, or no blocking stream captures any more.

@@ -118,7 +118,8 @@ TABLES = [
          Figure("optimizer-in-backward", "compile chunked checkpointing in_backward", 23.1),
          Figure("offloading", "compile chunked checkpointing in_backward offloading", 21.8),
          Figure("8bit", "compile chunked checkpointing in_backward offloading 8bit", 17.6)],
-        "AdamW is fused, as in the recipes' configurations that name it. The row without packing depends on the data's lengths.", single=True,
+        "AdamW is fused, as in the recipes' configurations that name it. The row without packing depends on the data's lengths.",
+        single=True,
     ),
     Table(
         "finetuning-lora", "LoRA and QLoRA", "Llama 3.2 3B with LoRA and QLoRA, batch 2, 4096 tokens packed, BF16",
