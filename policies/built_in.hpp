@@ -2,8 +2,13 @@
 #pragma once
 
 #include "gpumem/policy.hpp"
+#include "growth_rule.hpp"
 
 namespace gpumem {
+
+/// The rule of a pool with that setup, and the parameter that it reads.
+growth_rule rule_of(const policy_setup& setup);
+policy_parameter exchange_rate_parameter();
 
 struct built_in_policy {
   policy_entry entry;

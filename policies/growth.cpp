@@ -1,51 +1,68 @@
 /// growth: starts small and grows on demand up to the limit, as TensorFlow's allow_growth does.
 ///
-/// Before a request fails, the pool returns wholly idle segments, so that the request can get a segment of its own
-/// size. hard_cap and multi_pool are growth with a required setting. Pools enforce limits under every policy.
+/// The pool gives idle segments back before it grows, if that pays (growth_rule.hpp), and before a request fails.
+/// hard_cap and multi_pool are growth with a required setting. Pools enforce limits under every policy.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "built_in.hpp"
-#include "growth_steps.hpp"
 #include "segment_sizes.hpp"
 #include "text.hpp"
+#include "units.hpp"
 
 namespace gpumem {
 namespace {
 
 class growth : public policy {
  public:
-  explicit growth(policy_needs needs) : needs_{std::move(needs)} {}
+  growth(policy_needs needs, growth_rule rule) : needs_{std::move(needs)}, rule_{rule} {}
 
   [[nodiscard]] policy_needs needs() const override { return needs_; }
 
   segment_request grow(const pool_view& view, std::uint64_t need_bytes) override {
-    return request_within_limit(view, steps_.covering(need_bytes, view.reserved_bytes), need_bytes);
+    return request_within_limit(view, rule_.covering(need_bytes, view.reserved_bytes), need_bytes);
   }
-
-  void grew(const pool_view&, std::uint64_t) override { steps_.taken(); }
 
   [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return true; }
 
+  [[nodiscard]] bool returns_before_growth(const pool_view& view, std::uint64_t segment_bytes,
+                                           std::uint64_t grow_bytes) const override {
+    return rule_.returns(segment_bytes, grow_bytes, view.reserved_bytes);
+  }
+  void returned(const pool_view&, std::uint64_t segment_bytes) override { rule_.returned(segment_bytes); }
+
  private:
   policy_needs needs_;
-  growth_steps steps_;
+  growth_rule rule_;
 };
 
-/// TensorFlow's allow_growth exactly: steps from 2 MiB on, each twice the previous one, kept until `trim`.
+/// TensorFlow's allow_growth (bfc_allocator.cc, Extend): steps from 2 MiB on, each twice the previous one, kept until
+/// `trim`. A step that covers its request only after doubling is not doubled again. Unlike there, a refused step
+/// changes nothing.
 class doubling_growth final : public policy {
  public:
   segment_request grow(const pool_view& view, std::uint64_t need_bytes) override {
-    steps_.pool_holds(view.reserved_bytes);
-    return request_within_limit(view, steps_.covering(need_bytes), need_bytes);
+    // A pool that has returned memory takes the steps of a pool of its new size.
+    while (step_bytes_ > first_bytes && step_bytes_ - first_bytes > view.reserved_bytes) step_bytes_ /= 2;
+    offered_bytes_ = step_bytes_;
+    while (offered_bytes_ < need_bytes) offered_bytes_ = doubled(offered_bytes_);
+    return request_within_limit(view, offered_bytes_, need_bytes);
   }
 
-  void grew(const pool_view&, std::uint64_t) override { steps_.taken(); }
+  void grew(const pool_view&, std::uint64_t) override {
+    step_bytes_ = offered_bytes_ = offered_bytes_ > step_bytes_ ? offered_bytes_ : doubled(step_bytes_);
+  }
 
  private:
-  doubling_steps steps_{doubling_steps::tensorflow_first_bytes};
+  static constexpr std::uint64_t first_bytes = 2 * mib;
+  static constexpr std::uint64_t doubled(std::uint64_t bytes) {
+    return bytes <= UINT64_MAX / 2 ? bytes * 2 : UINT64_MAX;
+  }
+
+  std::uint64_t step_bytes_ = first_bytes;
+  std::uint64_t offered_bytes_ = first_bytes;
 };
 
 /// Grows one region of addresses by mapping the next stretch at its end, so that free memory coalesces across growth
@@ -56,8 +73,7 @@ class growth_in_one_region final : public growth {
   using growth::growth;
 
   [[nodiscard]] page_rules pages(const pool_view& view) const override {
-    const std::uint64_t device = round_up(view.total_bytes, granule_bytes(view));
-    return {.range_bytes = device * ranges_of_device, .least_range_bytes = device};
+    return {.range_bytes = address_range_bytes(view), .least_range_bytes = view.total_bytes};
   }
 
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t, std::uint64_t missing_bytes) const override {
@@ -70,8 +86,6 @@ class growth_in_one_region final : public growth {
  private:
   static constexpr std::uint64_t least_step_bytes = 4 * mib;
   static constexpr std::uint64_t step_share = 48;  ///< a step is 1/48 of the pool; at most the last step is wasted
-  /// The region is longer than the device's memory, because memory taken after a return is mapped at its end.
-  static constexpr std::uint64_t ranges_of_device = 4;
 };
 
 policy_parameter backing_parameter() {
@@ -89,28 +103,59 @@ policy_parameter backing_parameter() {
 
 /// Creates `growth_in_one_region` for `backing=mapped` if the device can map pages, otherwise `growth`.
 std::unique_ptr<policy> make_growth(const policy_setup& setup, policy_needs needs) {
+  const growth_rule rule = rule_of(setup);
   const auto backing = setup.parameters.find("backing");
   if (backing != setup.parameters.end() && backing->second == "mapped" && setup.page_bytes != 0) {
-    return std::make_unique<growth_in_one_region>(std::move(needs));
+    return std::make_unique<growth_in_one_region>(std::move(needs), rule);
   }
-  return std::make_unique<growth>(std::move(needs));
+  return std::make_unique<growth>(std::move(needs), rule);
+}
+
+built_in_policy growth_with(policy_needs needs, const char* name, const char* summary, const char* takes,
+                            const char* choose_when) {
+  return {{.name = name,
+           .summary = summary,
+           .parameters = {backing_parameter(), exchange_rate_parameter()},
+           .takes = takes,
+           .gives_back = "as `growth`",
+           .choose_when = choose_when},
+          [needs](const policy_setup& setup) { return make_growth(setup, needs); }};
 }
 
 }  // namespace
 
+growth_rule rule_of(const policy_setup& setup) {
+  const auto rate = setup.parameters.find("exchange_rate");
+  const bool is_set = rate != setup.parameters.end();
+  return {is_set ? *parse_exchange_rate(rate->second, rate->first) : growth_rule::default_exchange_rate,
+          prices_of(setup.card, setup.compute_major)};
+}
+
+policy_parameter exchange_rate_parameter() {
+  return {
+      .name = "exchange_rate",
+      .values = "microseconds per MiB (`48`)",
+      .default_text = fmt::format("{}", growth_rule::default_exchange_rate),
+      .help =
+          "the device time worth spending to hold one MiB less: more means smaller steps, and idle memory that goes "
+          "back sooner; `0` never gives back before growth",
+      .check = [](std::string_view value, std::string_view what) { return parse_exchange_rate(value, what).why(); }};
+}
+
 built_in_policy growth_policy() {
   return {
       {.name = "growth",
-       .summary =
-           "on demand: a segment for each large request, steps for the rest; gives idle ones back under pressure",
+       .summary = "on demand: a segment for each large request, steps for the rest; gives idle ones back if that pays",
        .parameters = {{.name = "segments",
                        .help = "grows as TensorFlow's allow_growth: segments from 2 MiB on, each twice the previous "
                                "one, shared by all sizes; they go back only on `trim`"},
-                      backing_parameter()},
+                      backing_parameter(),
+                      exchange_rate_parameter()},
        .variants = {"backing=mapped"},
-       .takes = "on demand: a large request gets a segment of its own, others share steps of 16 to 128 MiB, then a "
-                "share of what the pool holds",
-       .gives_back = "idle segments, on `trim` and before a request would fail",
+       .takes = "on demand: a large request gets a segment of its own, others share steps of 16 MiB or more, which "
+                "grow with the root of the pool",
+       .gives_back = "idle segments: on `trim`, before a request would fail, and before growth if that pays and the "
+                     "device is idle",
        .choose_when = "the GPU is shared and the program's need is not known (default)"},
       [](const policy_setup& setup) -> std::unique_ptr<policy> {
         if (setup.parameters.contains("segments")) return std::make_unique<doubling_growth>();
@@ -119,23 +164,13 @@ built_in_policy growth_policy() {
 }
 
 built_in_policy hard_cap_policy() {
-  return {{.name = "hard_cap",
-           .summary = "as growth, with a limit that must be set",
-           .parameters = {backing_parameter()},
-           .takes = "as `growth`",
-           .gives_back = "as `growth`",
-           .choose_when = "a limit is required: it refuses to start without `GPUMEM_LIMIT`"},
-          [](const policy_setup& setup) { return make_growth(setup, {.limit = true}); }};
+  return growth_with({.limit = true}, "hard_cap", "as growth, with a limit that must be set", "as `growth`",
+                     "a limit is required: it refuses to start without `GPUMEM_LIMIT`");
 }
 
 built_in_policy multi_pool_policy() {
-  return {{.name = "multi_pool",
-           .summary = "as growth, in pools that must be set",
-           .parameters = {backing_parameter()},
-           .takes = "as `growth`, in each pool",
-           .gives_back = "as `growth`",
-           .choose_when = "one card serves as several: it refuses to start without `GPUMEM_POOLS`"},
-          [](const policy_setup& setup) { return make_growth(setup, {.pools = true}); }};
+  return growth_with({.pools = true}, "multi_pool", "as growth, in pools that must be set", "as `growth`, in each pool",
+                     "one card serves as several: it refuses to start without `GPUMEM_POOLS`");
 }
 
 }  // namespace gpumem

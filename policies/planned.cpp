@@ -4,7 +4,7 @@
 /// The pool, not the policy, follows the plan and places blocks in the segment. Without a plan the policy works as
 /// growth. `planned:record` and `planned:renew` also write the plan.
 #include "built_in.hpp"
-#include "growth_steps.hpp"
+#include "growth_rule.hpp"
 #include "segment_sizes.hpp"
 
 namespace gpumem {
@@ -12,7 +12,7 @@ namespace {
 
 class planned final : public policy {
  public:
-  explicit planned(plan_use use) : use_{use} {}
+  planned(plan_use use, growth_rule rule) : use_{use}, rule_{rule} {}
 
   [[nodiscard]] policy_needs needs() const override { return {.plan = use_}; }
   void follow_plan(std::uint64_t plan_bytes) override { plan_bytes_ = plan_bytes; }
@@ -21,11 +21,7 @@ class planned final : public policy {
 
   segment_request grow(const pool_view& view, std::uint64_t need_bytes) override {
     const std::uint64_t other_bytes = view.reserved_bytes > plan_bytes_ ? view.reserved_bytes - plan_bytes_ : 0;
-    return request_within_limit(view, steps_.covering(need_bytes, other_bytes), need_bytes);
-  }
-  void grew(const pool_view&, std::uint64_t bytes) override {
-    if (bytes < plan_bytes_ || plan_bytes_ == 0 || opened_) steps_.taken();
-    opened_ = true;
+    return request_within_limit(view, rule_.covering(need_bytes, other_bytes), need_bytes);
   }
 
   [[nodiscard]] unsigned segment_class(std::uint64_t) const override { return plan_bytes_ == 0 ? 0 : 1; }
@@ -37,8 +33,7 @@ class planned final : public policy {
  private:
   plan_use use_;
   std::uint64_t plan_bytes_ = 0;
-  bool opened_ = false;
-  growth_steps steps_;
+  growth_rule rule_;
 };
 
 }  // namespace
@@ -50,14 +45,16 @@ built_in_policy planned_policy() {
        .parameters = {{.name = "record", .help = "serves as `growth` and writes the run's plan at the end"},
                       {.name = "renew",
                        .help = "follows the plan, serves as `growth` if there is none, and writes a new one after a "
-                               "run that departs from it"}},
+                               "run that departs from it"},
+                      exchange_rate_parameter()},
        .takes = "one segment for the plan of an earlier run; beside it as `growth`",
        .gives_back = "nothing; without a plan as `growth`",
        .choose_when = "the program repeats the same step"},
       [](const policy_setup& setup) {
         const bool renews = setup.parameters.contains("renew");
         const bool records = setup.parameters.contains("record");
-        return std::make_unique<planned>(plan_use{.follows = renews || !records, .records = renews || records});
+        return std::make_unique<planned>(plan_use{.follows = renews || !records, .records = renews || records},
+                                         rule_of(setup));
       }};
 }
 

@@ -25,6 +25,12 @@ namespace gpumem {
   return checked_round_up(need_bytes, granule_bytes(view)).value_or(UINT64_MAX);
 }
 
+/// Addresses for a pool that maps pages. They cost nothing, and are several times the device's memory because memory
+/// taken after a return is mapped at the end of what was mapped before.
+[[nodiscard]] inline std::uint64_t address_range_bytes(const pool_view& view) noexcept {
+  return 4 * round_up(view.total_bytes, granule_bytes(view));
+}
+
 /// A request for `wanted_bytes`, cut to the limit. It asks for at least `need_bytes`, even beyond the limit: the pool
 /// then refuses it with a report.
 [[nodiscard]] inline segment_request request_within_limit(const pool_view& view, std::uint64_t wanted_bytes,

@@ -66,6 +66,7 @@ class network {
     for (unsigned k = 0; k < flights; ++k) in_flight.push_back(forward(length));
     for (auto& kept : in_flight) backward(length, kept);
     update();
+    builder_.wait_for_device();  // reads the loss
     if (shape_.evaluate_every != 0 && number % shape_.evaluate_every == 0)
       evaluate(std::max<std::uint64_t>(length / 2, 1));
   }
@@ -248,6 +249,7 @@ class network {
       }
       outputs.push_back(builder_.allocate(shape_.batch * 4096));
       builder_.free(before);
+      builder_.wait_for_device();  // counts the right answers
     }
     for (const std::uint32_t each : outputs) builder_.free(each);
   }

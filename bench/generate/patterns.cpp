@@ -38,6 +38,7 @@ void scratch(pattern_run& run) {
   while (run.more()) {
     run.builder.free(run.builder.allocate(run.unit_bytes));
     outputs.push_back(run.builder.allocate(run.share(1, 6)));
+    run.builder.wait_for_device();
     if (outputs.size() > 40) run.free_all(outputs);
   }
 }
@@ -48,6 +49,7 @@ void large_among_small(pattern_run& run) {
   while (run.more()) {
     run.builder.free(run.builder.allocate(run.share(60, 100)));
     for (int k = 0; k < 4; ++k) small.push_back(run.builder.allocate(run.share(0, 1)));
+    run.builder.wait_for_device();
     if (small.size() > 400) run.free_all(small);
   }
 }
@@ -57,6 +59,7 @@ void two_then_one(pattern_run& run) {
   while (run.more()) {
     blocks halves{run.builder.allocate(run.unit_bytes / 2), run.builder.allocate(run.unit_bytes / 2)};
     run.free_all(halves);
+    run.builder.wait_for_device();
     run.builder.free(run.builder.allocate(run.unit_bytes));
   }
 }
@@ -71,6 +74,7 @@ void replaced_layers(pattern_run& run) {
       bytes += bytes / 20;
       for (std::uint32_t& each : layers) {
         run.builder.free(each);
+        run.builder.wait_for_device();  // reads a file
         each = run.builder.allocate(bytes);
       }
     }
@@ -89,14 +93,17 @@ void adapters(pattern_run& run) {
       run.free_all(loaded[gone]);
       loaded.erase(loaded.begin() + static_cast<std::ptrdiff_t>(gone));
     }
+    run.builder.wait_for_device();  // reads a file
     const std::uint64_t bytes =
         std::max<std::uint64_t>(run.unit_bytes / 4096 * ranks[run.random.below(ranks.size())], 512);
     blocks& adapter = loaded.emplace_back();
     for (int k = 0; k < 32; ++k) adapter.push_back(run.builder.allocate(bytes));
+    run.builder.wait_for_device();  // a copy from pageable memory returns when it is done
     blocks activations;
     const std::uint64_t tokens = run.share(2, 40);
     for (int k = 0; k < 16; ++k) activations.push_back(run.builder.allocate(k % 2 == 0 ? tokens : tokens / 4 + 512));
     run.free_all(activations);
+    run.builder.wait_for_device();  // reads the token
   }
 }
 
@@ -111,6 +118,43 @@ void image_sizes(pattern_run& run) {
       run.builder.free(workspace);
     }
     run.free_all(features);
+    run.builder.wait_for_device();  // reads the loss
+  }
+}
+
+/// Serving with continuous batching and caches that grow by copying: each step adds a token to every request, requests
+/// end at random, and a new one first runs its whole prompt.
+void batching(pattern_run& run) {
+  struct request {
+    std::uint64_t tokens;
+    std::uint64_t last;
+    blocks cache;
+  };
+  constexpr std::size_t layers = 8;
+  constexpr std::uint64_t tokens_a_copy = 64;
+  for (std::size_t k = 0; k < 4 * layers; ++k) run.builder.allocate(run.unit_bytes / 8);
+  const std::uint64_t token_bytes = std::max<std::uint64_t>(run.unit_bytes / 4096, 512);
+  std::vector<request> active;
+  while (run.more()) {
+    if (active.size() < 8 && run.random.below(4) == 0) {
+      const std::uint64_t prompt = 64 + run.random.below(1024);
+      request fresh{.tokens = prompt, .last = prompt + 64 + run.random.below(512), .cache = {}};
+      const std::uint32_t hidden = run.builder.allocate(prompt * token_bytes * 4);
+      for (std::size_t k = 0; k < layers; ++k) fresh.cache.push_back(run.builder.allocate(prompt * token_bytes));
+      run.builder.free(hidden);
+      active.push_back(std::move(fresh));
+    }
+    for (request& each : active) {
+      each.tokens += tokens_a_copy;
+      for (std::uint32_t& cache : each.cache) {
+        const std::uint32_t longer = run.builder.allocate(each.tokens * token_bytes);
+        run.builder.free(cache);
+        cache = longer;
+      }
+      if (each.tokens >= each.last) run.free_all(each.cache);
+    }
+    std::erase_if(active, [](const request& each) { return each.cache.empty(); });
+    run.builder.wait_for_device();  // reads the tokens
   }
 }
 
@@ -118,12 +162,13 @@ struct pattern {
   std::string_view name;
   void (*run)(pattern_run&);
 };
-constexpr std::array<pattern, 6> patterns{{{"scratch", scratch},
+constexpr std::array<pattern, 7> patterns{{{"scratch", scratch},
                                            {"largesmall", large_among_small},
                                            {"twoone", two_then_one},
                                            {"replaced", replaced_layers},
                                            {"adapters", adapters},
-                                           {"images", image_sizes}}};
+                                           {"images", image_sizes},
+                                           {"batching", batching}}};
 
 }  // namespace
 

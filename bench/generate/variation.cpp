@@ -77,9 +77,11 @@ trace replayed(const trace& recorded, const window& piece, const factors& scale)
     slot_of[slot] = builder.allocate(scaled(piece.live[slot], stays));
     for (int k = 0; k < scale.states; ++k) builder.allocate(scaled(piece.live[slot], stays));
   }
+  const std::uint64_t began_ns = builder.next_ns();
   std::uint64_t frees = 0;
   for (std::size_t i = piece.begin; i < piece.end; ++i) {
     const trace_op& op = recorded.ops[i];
+    builder.not_before(began_ns + op.time_ns - recorded.ops[piece.begin].time_ns);
     if (op.kind == op_kind::allocate) {
       slot_of[op.slot] = builder.allocate(scaled(op.bytes, piece.freed[i - piece.begin] ? passes : stays));
     } else if (slot_of[op.slot] != none) {

@@ -17,7 +17,6 @@
 namespace gpumem::bench {
 namespace {
 
-constexpr std::uint64_t op_ns = 5000;
 constexpr std::uint64_t most_ops = 100'000'000;
 
 result<std::uint64_t> whole(std::string_view option, std::string_view text, std::uint64_t least, std::uint64_t most) {
@@ -123,8 +122,7 @@ trace_builder::trace_builder(unsigned streams) {
 }
 
 void trace_builder::add(op_kind kind, std::uint64_t bytes, std::uint32_t slot, std::uint16_t stream) {
-  made_.ops.push_back(
-      {.time_ns = made_.ops.size() * op_ns, .bytes = bytes, .slot = slot, .stream = stream, .kind = kind});
+  made_.ops.push_back({.time_ns = next_ns(), .bytes = bytes, .slot = slot, .stream = stream, .kind = kind});
 }
 
 std::uint32_t trace_builder::allocate(std::uint64_t bytes, std::uint16_t stream) {

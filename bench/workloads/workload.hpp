@@ -4,6 +4,7 @@
 /// the same operations on every machine. README.md of this folder describes the origin of each.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -33,7 +34,7 @@ const std::vector<workload_entry>& known_workloads();
 /// `seed` applies if the text names none. `bad_setting` names the text and the expected form.
 result<trace> make_workload(std::string_view text, std::uint64_t seed);
 
-/// Appends operations 5 us apart, and assigns slots as for a recording.
+/// Appends operations 5 us apart, apart from pauses, and assigns slots as for a recording.
 class trace_builder {
  public:
   explicit trace_builder(unsigned streams = 1);
@@ -41,17 +42,27 @@ class trace_builder {
   std::uint32_t allocate(std::uint64_t bytes, std::uint16_t stream = 0);
   void free(std::uint32_t slot) { free(slot, streams_[slot]); }
   void free(std::uint32_t slot, std::uint16_t on_stream);
+  /// The program reads a result from the device, or a file, so all work is done before its next operation: 100 ms
+  /// pass, more than a replay's `--lag` and the time of its driver calls.
+  void wait_for_device() noexcept { waited_ns_ += 100'000'000; }
+  /// The next operation comes at this time, or 5 us after the last one if that is later.
+  void not_before(std::uint64_t time_ns) noexcept { waited_ns_ += time_ns - std::min(time_ns, next_ns()); }
+  [[nodiscard]] std::uint64_t next_ns() const noexcept { return made_.ops.size() * op_ns + waited_ns_; }
   [[nodiscard]] std::uint64_t ops() const noexcept { return made_.ops.size(); }
   [[nodiscard]] std::uint64_t live_bytes() const noexcept { return live_bytes_; }
   [[nodiscard]] trace done(std::string name) &&;
 
  private:
   void add(op_kind kind, std::uint64_t bytes, std::uint32_t slot, std::uint16_t stream);
+
+  static constexpr std::uint64_t op_ns = 5'000;
+
   trace made_;
   std::vector<std::uint64_t> sizes_;    ///< by slot; 0 if free
   std::vector<std::uint16_t> streams_;  ///< by slot
   std::vector<std::uint32_t> free_slots_;
   std::uint64_t live_bytes_ = 0;
+  std::uint64_t waited_ns_ = 0;
 };
 
 // One function a workload; `name` becomes the trace's name.

@@ -47,10 +47,6 @@ struct page_rules {
   std::uint64_t least_range_bytes = 0;
   /// Requests of this size and more take the lowest place that is large enough, smaller ones the best fit.
   std::uint64_t lowest_fit_bytes = UINT64_MAX;
-  /// Requests below this size take the upper end of their place, others the lower end, so that small and large blocks
-  /// share fewer pages. Applies while the pool holds less than `upper_end_pool_bytes`.
-  std::uint64_t upper_end_bytes = 0;
-  std::uint64_t upper_end_pool_bytes = 0;
 };
 
 /// How a pool supplies the pages that a request lacks.
@@ -129,6 +125,15 @@ class policy {
 
   /// Whether wholly idle segments may go back to the device. By default only on `trim`.
   [[nodiscard]] virtual bool gives_back(give_back why, const pool_view&) const { return why == give_back::trim; }
+
+  /// Whether an idle segment goes back before the pool grows by `grow_bytes`. Called only for a pool of whole segments;
+  /// the segment goes only if the device has no work, because the driver's free waits for it. By default not.
+  [[nodiscard]] virtual bool returns_before_growth(const pool_view&, std::uint64_t /*segment_bytes*/,
+                                                   std::uint64_t /*grow_bytes*/) const {
+    return false;
+  }
+  /// Called after a segment went back for that reason.
+  virtual void returned(const pool_view& /*after*/, std::uint64_t /*segment_bytes*/) {}
 };
 
 /// The parameters after a policy's name, as in `expandable:slack=5%`. A word without `=` has an empty value.
@@ -138,6 +143,7 @@ using policy_parameters = std::map<std::string, std::string, std::less<>>;
 struct policy_setup {
   std::uint64_t total_bytes = 0;
   std::uint64_t free_at_start_bytes = 0;
+  std::string card{};  ///< the device's name
   int compute_major = 0;
   std::uint64_t granularity_bytes = 0;
   std::uint64_t page_bytes = 0;    ///< 0 if the device cannot map pages

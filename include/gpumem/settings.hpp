@@ -119,7 +119,8 @@ class settings {
   bool publish = true;
   bool ipc = false;
   byte_limit slack;
-  std::string backing = "plain";  ///< or `mapped`
+  std::string backing = "plain";     ///< or `mapped`
+  std::uint64_t exchange_rate = 48;  ///< microseconds per MiB
   std::string plan_path;
   std::string policy_library_path;  ///< find_policy reads the variable itself
   std::string cuda_driver_path;     ///< load_cuda_driver reads the variable itself

@@ -10,6 +10,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "bits.hpp"
@@ -221,6 +222,14 @@ result<byte_limit> parse_share_or_bytes(std::string_view text, std::string_view 
   if (given && given->unit != byte_limit::kind::of_free) return given;
   return status{errc::bad_setting,
                 fmt::format("{}={}: expected a share (5%) or bytes (64MiB)", setting, printable(text))};
+}
+
+result<std::uint64_t> parse_exchange_rate(std::string_view text, std::string_view setting) {
+  constexpr std::uint64_t most = 1'000'000;
+  const std::optional<std::uint64_t> rate = whole_number<std::uint64_t>(trimmed(text));
+  if (rate && *rate <= most) return *rate;
+  return status{errc::bad_setting, fmt::format("{}={}: expected microseconds per MiB, a whole number from 0 to {}",
+                                               setting, printable(text), most)};
 }
 
 std::string format_bytes(std::uint64_t bytes) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "assign_or_return.hpp"
+#include "call_prices.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
 #include "plan_recorder.hpp"
@@ -56,8 +57,13 @@ result<logical_pool> open_logical_pool(device& gpu, pool_config config, const se
   if (entry.needs.plan.follows) {
     if (status ok = read_plan_of(config, own, entry); !ok) return ok;
   }
+  if (own.verbose && prices_by_name(gpu.info().name) == nullptr) {
+    log_line(fmt::format("pool {}: the prices of driver calls on {} are unknown; those of {} serve", config.name,
+                         gpu.info().name, prices_of(gpu.info().name, gpu.info().compute_major).card));
+  }
   ASSIGN_OR_RETURN(auto policy, make_policy(config.policy_name, {.total_bytes = config.total_bytes,
                                                                  .free_at_start_bytes = config.free_at_start_bytes,
+                                                                 .card = gpu.info().name,
                                                                  .compute_major = gpu.info().compute_major,
                                                                  .granularity_bytes = gpu.info().granularity_bytes,
                                                                  .page_bytes = gpu.info().page_bytes,

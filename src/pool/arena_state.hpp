@@ -38,6 +38,7 @@ struct pending_request {
   bool capturing = false;
   bool limit_refused = false;
   bool device_refused = false;
+  bool asked_for_idle = false;  ///< whether the device was asked for work, which a request does once
   status driver_error;
   std::optional<wait_deadline> deadline;  ///< set when the request first looks beyond free memory
 };
@@ -106,7 +107,7 @@ struct arena_state {
   /// Sets the policy's rules for pages; none: the pool takes segments.
   void set_rules(const page_rules& own) noexcept GPUMEM_UNDER_LOCK {
     rules = own;
-    fits = {own.lowest_fit_bytes, own.upper_end_bytes, own.upper_end_pool_bytes};
+    fits = {own.lowest_fit_bytes};
   }
   /// True if memory is taken page by page.
   [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return rules.range_bytes != 0; }

@@ -140,6 +140,32 @@ void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
   record(lock);
 }
 
+bool fence_calls::finds_idle(arena_lock& lock, owner_id stream) {
+  stream_order& streams = state_.streams;
+  if (!state_.may_give_back(lock) || (!streams.single() && streams.keys().captures_may_hide())) return false;
+  const context_events permit{streams.captures()};  // no blocking stream captures, as may_give_back has found
+  held_fences held{streams};
+  hold_all(lock, &held);
+  for (owner_id each = 1; each < streams.slots().end(); ++each) {
+    const stream_slot& slot = streams[each];
+    if (!slot.in_use || slot.ended || slot.is_graph()) continue;
+    const result<fence_index> made = streams.reserve_fence(each, each == stream);
+    if (!made) {
+      record(lock);  // those that are reserved already
+      return false;
+    }
+    held.add(*made);
+    streams.fences().unref(*made);
+  }
+  record(lock);
+  streams.begin_round();
+  const bool idle = std::ranges::all_of(held.all(), [&](fence_index fence) GPUMEM_UNDER_LOCK {
+    return streams.ask(fence) == tracked_fence::state::done;
+  });
+  if (idle) poll(lock);
+  return idle;
+}
+
 bool fence_calls::wait_for_all(arena_lock& lock, const wait_deadline& deadline) {
   if (state_.streams.captures().pause_fences()) return false;
   held_fences held{state_.streams};

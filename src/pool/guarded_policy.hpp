@@ -30,6 +30,12 @@ class guarded_policy {
   bool gives_back(give_back why, const pool_view& view) const {
     return ask("gives_back", &policy::gives_back, why, view);
   }
+  bool returns_before_growth(const pool_view& view, std::uint64_t segment_bytes, std::uint64_t grow_bytes) const {
+    return ask("returns_before_growth", &policy::returns_before_growth, view, segment_bytes, grow_bytes);
+  }
+  void returned(const pool_view& after, std::uint64_t segment_bytes) const {
+    ask("returned", &policy::returned, after, segment_bytes);
+  }
   /// Queried once, at construction.
   [[nodiscard]] unsigned segment_classes() const noexcept { return classes_; }
   /// Does not call the policy if there is one class.

@@ -66,7 +66,23 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
   }
   if (const step_result reused = reuse_other_streams(lock, request); reused.found()) return reused;
   state_.caches.pressure();
+  if (const step_result placed = return_before_growth(lock, request); placed.found()) return placed;
   return growth_.grow(lock, request);
+}
+
+// Gives back idle segments if the policy says so. The driver's free waits for all work of the device, so this happens
+// only if there is none. The request is searched again, because the lock is released. Once a request: two requests that
+// each give back what the other needs would otherwise never end.
+step_result oom_ladder::return_before_growth(arena_lock& lock, pending_request& request) {
+  if (state_.paged() || request.capturing || state_.gate.taken()) return step_result::outcome::nothing;
+  if (request.asked_for_idle) return step_result::outcome::nothing;
+  const std::uint64_t grow_bytes = state_.pool_policy.grow(state_.view(), request.bytes).bytes;
+  if (!trimmer_.would_return(grow_bytes)) return step_result::outcome::nothing;
+  request.asked_for_idle = true;
+  if (!fences_.finds_idle(lock, request.stream)) return step_result::outcome::nothing;
+  trimmer_.return_before_growth(lock, grow_bytes);
+  state_.blocks.absorb_idle(request.owner);
+  return step_result::of_search(state_.search(request));
 }
 
 step_result oom_ladder::last_resorts(arena_lock& lock, pending_request& request) {

@@ -3,7 +3,8 @@
 //
 // Look: steps that invalidate no capture, noticed or not, and wait for no work, except step 4 under `host`
 //   1 fences that are done by now   2 everything in threads' caches   3 idle neighbours merged
-//   4 another stream's memory, as GPUMEM_STREAM_REUSE says            5 grow, as the policy says
+//   4 another stream's memory, behind fences on that stream           5 grow, as the policy says; if the device has
+//                                                                       no work, idle segments may go back first
 // Last resorts, for a request that would otherwise be refused
 //   6 the same as step 4, with events on the whole context
 //   7 under `device`: all other streams' memory at once               8 give idle segments back, and grow
@@ -32,6 +33,7 @@ class oom_ladder {
  private:
   /// Steps 1 to 5.
   step_result look(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  step_result return_before_growth(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   /// Steps 6 to 8.
   step_result last_resorts(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   /// Step 10.

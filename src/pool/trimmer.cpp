@@ -6,40 +6,80 @@
 
 namespace gpumem {
 
+template <typename Condition>
+std::optional<segment_index> trimmer::largest_where(const Condition& holds) const {
+  std::optional<segment_index> largest;
+  std::uint64_t most = 0;
+  for (segment_index s = 0; s < state_.blocks.segments().size(); ++s) {
+    const std::uint64_t bytes = state_.blocks.segments()[s].bytes;
+    if (bytes <= most || !holds(s)) continue;
+    most = bytes;
+    largest = s;
+  }
+  return largest;
+}
+
 std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes, const wait_deadline& deadline) {
   if (state_.paged()) return pager_.return_pages(lock, bytes, deadline);
   std::uint64_t returned = 0;
   while (returned < bytes && state_.may_give_back(lock)) {
-    segment_index best = 0;
-    std::uint64_t most = 0;
-    for (segment_index s = 0; s < state_.blocks.segments().size(); ++s) {
-      if (state_.blocks.segment_idle(s) && state_.blocks.segments()[s].bytes > most) {
-        most = state_.blocks.segments()[s].bytes;
-        best = s;
-      }
-    }
-    if (most == 0) break;
-    const address going = state_.blocks.segments()[best].begin;
-    state_.blocks.remove_segment(best);
-    state_.in_transit_bytes += most;
-    const status taken = state_.calls.give_backs.run_unlocked(lock, [&] {
-      state_.observers.removing(going, most, false);
-      return state_.own_device.free(going);
-    });
-    if (!taken) {
-      log_if_possible([&] {
-        return fmt::format("pool {}: {} leaked, the driver did not take a segment back: {}", state_.config.name,
-                           format_bytes(most), taken.message());
-      });
-      break;
-    }
-    state_.in_transit_bytes -= most;
-    state_.pool_budget.give_back(most);
-    returned += most;
-    ++state_.counts.returned_segments;
-    state_.note(slow_event::segment_returned, most);
+    const std::optional<segment_index> largest =
+        largest_where([&](segment_index segment) GPUMEM_UNDER_LOCK { return state_.blocks.segment_idle(segment); });
+    const std::uint64_t went = largest ? return_segment(lock, *largest) : 0;
+    if (went == 0) break;
+    returned += went;
   }
   return returned;
+}
+
+bool trimmer::would_return(std::uint64_t grow_bytes) const { return next_before_growth(grow_bytes).has_value(); }
+
+// Goes on beyond the growth, as far as a segment's own bytes are worth its calls: the rest would have the sizes of
+// earlier requests, and smaller requests would cut it up and keep it from going back later.
+void trimmer::return_before_growth(arena_lock& lock, std::uint64_t grow_bytes) {
+  while (state_.may_give_back(lock)) {
+    const std::optional<segment_index> next = next_before_growth(grow_bytes);
+    if (!next || !state_.blocks.segment_idle(*next)) return;
+    const std::uint64_t went = return_segment(lock, *next);
+    if (went == 0) return;
+    state_.pool_policy.returned(state_.view(), went);
+    grow_bytes = UINT64_MAX;
+  }
+}
+
+// The largest segment without live blocks that the policy would give back, idle already or not.
+std::optional<segment_index> trimmer::next_before_growth(std::uint64_t grow_bytes) const {
+  const pool_view view = state_.view();
+  return largest_where([&](segment_index index) GPUMEM_UNDER_LOCK {
+    const heap_segment& segment = state_.blocks.segments()[index];
+    block_index i = segment.first;
+    while (i != no_block && state_.blocks.at(i).state == block_state::free) i = state_.blocks.at(i).next;
+    return i == no_block && state_.pool_policy.returns_before_growth(view, segment.bytes, grow_bytes);
+  });
+}
+
+// Returns the bytes, or 0 if the driver did not take the segment.
+std::uint64_t trimmer::return_segment(arena_lock& lock, segment_index segment) {
+  const address going = state_.blocks.segments()[segment].begin;
+  const std::uint64_t bytes = state_.blocks.segments()[segment].bytes;
+  state_.blocks.remove_segment(segment);
+  state_.in_transit_bytes += bytes;
+  const status taken = state_.calls.give_backs.run_unlocked(lock, [&] {
+    state_.observers.removing(going, bytes, false);
+    return state_.own_device.free(going);
+  });
+  if (!taken) {
+    log_if_possible([&] {
+      return fmt::format("pool {}: {} leaked, the driver did not take a segment back: {}", state_.config.name,
+                         format_bytes(bytes), taken.message());
+    });
+    return 0;
+  }
+  state_.in_transit_bytes -= bytes;
+  state_.pool_budget.give_back(bytes);
+  ++state_.counts.returned_segments;
+  state_.note(slow_event::segment_returned, bytes);
+  return bytes;
 }
 
 trim_result trimmer::trim(arena_lock& lock, std::uint64_t bytes) {

@@ -69,7 +69,9 @@ TEST_P(StreamOrder, AStreamThatWaitedOnceNeedNotWaitForTheSameWorkAgain) {
   for (void* p : blocks) device_->use(a, long_ns(), p, most / 8);
   give_all(blocks);
   for (int i = 0; i < 8; ++i) blocks.push_back(take(most / 8, b));
-  EXPECT_LE(stats().fences, 1U) << "one fence serves all that was freed before it";
+  // Under `poll` the pool grows instead, and may first ask each of the three streams whether the device is idle.
+  EXPECT_LE(stats().fences, GetParam().reuse == stream_reuse::poll ? 3U : 1U)
+      << "one fence serves all that was freed before it";
   EXPECT_LE(stats().device_waits + stats().host_waits, 1U);
   give_all(blocks);
 }

@@ -47,6 +47,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"ipc", "1", "1"},
                                 {"slack", "5%", "5%"},
                                 {"backing", "mapped", "mapped"},
+                                {"exchange_rate", " 12", "12"},
                                 {"plan", "/tmp/step.plan", "/tmp/step.plan"},
                                 {"policy_library", "/tmp/policies.so", "/tmp/policies.so"},
                                 {"cuda_driver", "/opt/libcuda.so.1", "/opt/libcuda.so.1"},
@@ -84,9 +85,9 @@ TEST(OptionTable, HasTheOptionsInOrder) {
                   "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_FREE_WAIT", "GPUMEM_THREAD_CACHE",
                   "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_IDLE_BYTES", "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT",
                   "GPUMEM_JOB", "GPUMEM_JOB_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC",
-                  "GPUMEM_SLACK", "GPUMEM_BACKING", "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY", "GPUMEM_CUDA_DRIVER",
-                  "GPUMEM_NVML", "GPUMEM_TORCH", "GPUMEM_TRACE", "GPUMEM_HISTORY", "GPUMEM_STATS", "GPUMEM_OOM_LOG",
-                  "GPUMEM_OOM_FILE", "GPUMEM_OOM_ADVICE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+                  "GPUMEM_SLACK", "GPUMEM_BACKING", "GPUMEM_EXCHANGE_RATE", "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY",
+                  "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TORCH", "GPUMEM_TRACE", "GPUMEM_HISTORY", "GPUMEM_STATS",
+                  "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE", "GPUMEM_OOM_ADVICE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(Slack, IsAShareOrBytesAndMayBeNone) {
@@ -283,6 +284,8 @@ TEST(Settings, ABadLimitPoolGroupOrDeviceIsAnErrorAndNothingIsChanged) {
                                         {"GPUMEM_POOLS", "2GiB,,2GiB"},
                                         {"GPUMEM_POOLS_0", "a:a"},
                                         {"GPUMEM_DEVICES", "-1"},
+                                        {"GPUMEM_EXCHANGE_RATE", "-1"},
+                                        {"GPUMEM_EXCHANGE_RATE_1", "much"},
                                         {"GPUMEM_DEVICES_0", "1"},
                                         {"GPUMEM_GROUP", "a/b"},
                                         {"GPUMEM_GROUP_LIMIT", "30%free"},

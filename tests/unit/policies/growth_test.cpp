@@ -1,96 +1,143 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <string>
 #include <vector>
 
-#include "growth_steps.hpp"
+#include "growth_rule.hpp"
 #include "views.hpp"
 
 namespace gpumem::test {
 namespace {
 
-TEST(GrowthSteps, DoubleAfterEachStepThatWasTaken) {
-  growth_steps steps;
-  for (std::uint64_t expected = 16 * mib; expected <= 128 * mib; expected *= 2) {
-    EXPECT_EQ(steps.covering(512, 0), expected);
-    steps.taken();
+/// The numbers in a policy's source except 0 and 1, without those in comments and strings.
+std::vector<std::string> numbers_in(const std::string& file) {
+  std::ifstream source{std::string{GPUMEM_POLICIES_FOLDER} + "/" + file};
+  EXPECT_TRUE(source.is_open()) << file;
+  const std::regex not_code{R"(//.*|"([^"\\]|\\.)*")"};
+  const std::regex number{R"((^|[^A-Za-z0-9_.])([0-9][0-9'.]*))"};
+  std::vector<std::string> found;
+  for (std::string line; std::getline(source, line);) {
+    line = std::regex_replace(line, not_code, "");
+    for (std::sregex_iterator at{line.begin(), line.end(), number}, end; at != end; ++at) {
+      if ((*at)[2] != "0" && (*at)[2] != "1") found.push_back((*at)[2]);
+    }
+  }
+  return found;
+}
+
+growth_rule rule_at(std::uint64_t exchange_rate = growth_rule::default_exchange_rate) {
+  return {exchange_rate, known_prices.front()};
+}
+
+TEST(GrowthRule, AStepIsTheRootOfThePoolAndAtLeast16MiB) {
+  const growth_rule rule = rule_at();
+  EXPECT_EQ(rule.segment_step_bytes(0), 16 * mib);
+  EXPECT_EQ(rule.segment_step_bytes(64 * mib), 16 * mib);
+  // sqrt(2 * 58.75 us * 1024 MiB / 48 us per MiB) = 50.1 MiB
+  EXPECT_EQ(rule.segment_step_bytes(gib) / mib, 50U);
+  EXPECT_EQ(rule.segment_step_bytes(16 * gib) / mib, 200U) << "four times as much for 16 times the pool";
+  EXPECT_EQ(rule.page_step_bytes(gib) / mib, 61U) << "with 87.3 us for a run of pages";
+}
+
+TEST(GrowthRule, AStepIsAtMostHalfThePool) {
+  EXPECT_EQ(rule_at(1).segment_step_bytes(128 * mib), 64 * mib);
+  EXPECT_EQ(rule_at(0).segment_step_bytes(8 * gib), 4 * gib);
+  EXPECT_EQ(rule_at(0).segment_step_bytes(0), 16 * mib);
+}
+
+TEST(GrowthRule, DearerMemoryMakesSmallerSteps) {
+  EXPECT_LT(rule_at(96).segment_step_bytes(8 * gib), rule_at(24).segment_step_bytes(8 * gib));
+}
+
+TEST(GrowthRule, TheNumberOfStepsGrowsWithTheRootOfThePool) {
+  std::uint64_t steps = 0;
+  for (std::uint64_t held = 0; held < 64 * gib; held += rule_at().segment_step_bytes(held)) ++steps;
+  EXPECT_LE(steps, 334U) << "sqrt(2 * 65536 MiB * 48 us per MiB / 58.75 us) = 327, and the first ones";
+}
+
+TEST(GrowthRule, RequestsOf16MiBGetASegmentOfTheirOwnSize) {
+  for (const std::uint64_t held : {std::uint64_t{0}, gib, 64 * gib}) {
+    EXPECT_EQ(rule_at().covering(16 * mib, held), 16 * mib);
+    EXPECT_EQ(rule_at().covering(16 * mib - 512, held), rule_at().segment_step_bytes(held));
+    EXPECT_EQ(rule_at().covering(96 * mib, held), 96 * mib) << "the weights of a model leave no hole behind them";
   }
 }
 
-TEST(GrowthSteps, FollowTheTableOnceTheyHaveDoubled) {
-  growth_steps steps;
-  for (int i = 0; i < 20; ++i) {
-    static_cast<void>(steps.covering(512, 0));
-    steps.taken();
+TEST(GrowthRule, SurvivesSizesNear64Bits) {
+  EXPECT_EQ(rule_at().covering(UINT64_MAX, 0), UINT64_MAX);
+  EXPECT_LT(rule_at().segment_step_bytes(UINT64_MAX), 16 * tib);
+  EXPECT_TRUE(rule_at().returns(gib, UINT64_MAX, UINT64_MAX));
+}
+
+TEST(GrowthRule, ASegmentGoesBackIfItsCallsCostLessThanTheGrowthThatItSaves) {
+  const growth_rule rule = rule_at();
+  EXPECT_TRUE(rule.returns(400 * mib, 800 * mib, gib));
+  EXPECT_FALSE(rule.returns(400 * mib, 32 * mib, gib)) << "3.9 ms of calls for 32 MiB, which are worth 1.5 ms";
+  EXPECT_FALSE(rule.returns(2 * mib, 800 * mib, gib)) << "131 us of calls for 2 MiB, which are worth 96 us";
+  EXPECT_FALSE(rule_at(0).returns(400 * mib, 800 * mib, gib)) << "memory is free";
+}
+
+// Ski rental: a pool of 1200 MiB spends at most 57.6 ms at 48 us per MiB, and a segment of 400 MiB takes about 3.9 ms.
+TEST(GrowthRule, SegmentsThatReturnInEachStepStayOnceTheirRentHasPaidForTheGrowth) {
+  growth_rule rule = rule_at();
+  int rounds = 0;
+  for (; rule.returns(400 * mib, 800 * mib, 1200 * mib); ++rounds) rule.returned(400 * mib);
+  EXPECT_EQ(rounds, 14);
+  EXPECT_TRUE(rule.returns(400 * mib, 800 * mib, 4 * gib)) << "a larger pool may spend more";
+}
+
+// A pool of segments of one size, of which all but the last two come and go in each step. The best fixed choices are
+// never to give back, which costs the bytes at the rate, and always to, which costs two calls a segment and step.
+TEST(GrowthRule, SpendsAtMostTwiceTheBetterFixedChoice) {
+  for (const std::uint64_t segment : {32 * mib, 400 * mib, 2 * gib}) {
+    const call_prices& prices = known_prices.front();
+    const double calls_us = prices.take(segment) + prices.give_back(segment);
+    const double rent_us = static_cast<double>(10 * segment / mib) * growth_rule::default_exchange_rate;
+    growth_rule rule = rule_at();
+    double spent_us = 0;
+    for (int step = 1; step <= 100; ++step) {
+      const bool went = rule.returns(segment, segment, 10 * segment);
+      if (went) rule.returned(segment);
+      spent_us += went ? calls_us : 0;
+      const double best_us = std::min(rent_us, step * calls_us);
+      EXPECT_LE(spent_us, 2 * best_us) << segment << ", step " << step;
+    }
   }
-  EXPECT_EQ(steps.covering(512, 100 * mib), 128 * mib);
-  EXPECT_EQ(steps.covering(512, 512 * mib), 128 * mib);
-  EXPECT_EQ(steps.covering(512, 640 * mib), 160 * mib) << "a quarter of a small pool";
-  EXPECT_EQ(steps.covering(512, 768 * mib), 192 * mib);
-  EXPECT_EQ(steps.covering(512, 6 * gib), 192 * mib);
-  EXPECT_EQ(steps.covering(512, 8 * gib), 256 * mib) << "a thirty-second of a large one";
 }
 
-TEST(GrowthSteps, ALargeRequestGetsASegmentOfItsOwnSizeAndLeavesTheStepsAlone) {
-  growth_steps steps;
-  EXPECT_EQ(steps.covering(24 * mib, 0), 24 * mib);
-  steps.taken();
-  EXPECT_EQ(steps.covering(3 * gib + 1, 8 * gib), 3 * gib + 2 * mib) << "in whole units of 2 MiB";
-  steps.taken();
-  EXPECT_EQ(steps.covering(512, 8 * gib), 16 * mib) << "the first step is still to come";
+TEST(CallPrices, AreThoseOfTheCardsName) {
+  EXPECT_EQ(prices_of("NVIDIA A100-SXM4-40GB", 8).card, "A100");
+  EXPECT_EQ(prices_of("NVIDIA H100 80GB HBM3", 9).card, "H100");
+  EXPECT_EQ(prices_of("simulated GPU", 9).card, "simulated");
 }
 
-TEST(GrowthSteps, SmallRequestsShareASegmentAndSoDoThoseThatAreSmallForThePool) {
-  growth_steps steps;
-  EXPECT_EQ(steps.covering(24 * mib - 1, 0), 32 * mib) << "below 24 MiB";
-  EXPECT_EQ(steps.covering(30 * mib, 2880 * mib), 30 * mib) << "a part of the pool in 96";
-  EXPECT_EQ(steps.covering(30 * mib - 1, 2880 * mib), 32 * mib) << "less";
+TEST(CallPrices, OfAnUnknownCardAreThoseOfTheNearestKind) {
+  EXPECT_EQ(prices_by_name("NVIDIA GeForce RTX 4090"), nullptr);
+  EXPECT_EQ(prices_of("NVIDIA GeForce RTX 4090", 8).card, "A100");
+  EXPECT_EQ(prices_of("Tesla P100", 6).card, "A100");
+  EXPECT_EQ(prices_of("NVIDIA H200", 9).card, "H100");
+  EXPECT_EQ(prices_of("NVIDIA B200", 10).card, "H100");
 }
 
-TEST(GrowthSteps, RequestsOf32MiBShareNoSegmentHoweverLargeThePoolIs) {
-  growth_steps steps;
-  EXPECT_EQ(steps.covering(32 * mib, 64 * gib), 32 * mib) << "the weights of a model leave no hole behind them";
-  steps.taken();
-  EXPECT_EQ(steps.covering(96 * mib, 64 * gib), 96 * mib);
-}
-
-TEST(GrowthSteps, DoubleUntilTheyCoverTheRequestAndThenNotAgain) {
-  growth_steps steps;
-  EXPECT_EQ(steps.covering(17 * mib, 0), 32 * mib);
-  steps.taken();
-  EXPECT_EQ(steps.covering(512, 0), 32 * mib);
-  steps.taken();
-  EXPECT_EQ(steps.covering(512, 0), 64 * mib);
-}
-
-TEST(GrowthSteps, AnExactStepCountsAsCovering) {
-  growth_steps steps;
-  EXPECT_EQ(steps.covering(16 * mib, 0), 16 * mib);
-  EXPECT_EQ(steps.covering(16 * mib + 1, 0), 32 * mib);
-}
-
-TEST(GrowthSteps, ARefusedStepLeavesNoTrace) {
-  growth_steps steps;
-  EXPECT_EQ(steps.covering(20 * mib, 0), 32 * mib);
-  EXPECT_EQ(steps.covering(gib, 0), gib);
-  EXPECT_EQ(steps.covering(512, 0), 16 * mib);
-}
-
-TEST(GrowthSteps, StopDoublingAtTheEndOf64Bits) {
-  growth_steps steps;
-  EXPECT_EQ(steps.covering(UINT64_MAX, 0), UINT64_MAX);
-  for (int i = 0; i < 70; ++i) {
-    static_cast<void>(steps.covering(512, UINT64_MAX));
-    steps.taken();
-  }
-  EXPECT_EQ(steps.covering(1, UINT64_MAX), UINT64_MAX / 32);
-}
-
-TEST(GrowthSteps, CanStartAnywhere) {
-  growth_steps steps{64 * mib};
-  EXPECT_EQ(steps.covering(512, 0), 64 * mib);
-  growth_steps odd{3};
-  EXPECT_EQ(odd.covering(100, 0), 192U);
+// Every number that decides, so that none is added in silence. The units KiB, MiB and GiB and the numbers 0 and 1 are
+// no parameters.
+TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
+  const std::map<std::string, std::vector<std::string>> documented{
+      {"growth_rule.hpp",
+       {"48",        // the exchange rate
+        "16",        // the least step, in MiB
+        "2", "2"}},  // of the formula, and a step is at most half the pool
+      {"growth.cpp",
+       {"2", "2", "2", "2",  // growth:segments is TensorFlow's: it begins with 2 MiB and doubles
+        "4", "48"}},         // backing=mapped: least step in MiB, and the share of the pool
+      {"expandable.cpp",
+       {"16",         // made singly, in GiB
+        "2", "2"}}};  // no overflow; the first half of the limit is made in runs
+  for (const auto& [file, expected] : documented) EXPECT_EQ(numbers_in(file), expected) << file;
 }
 
 TEST(Growth, TakesNothingAheadOfDemand) { EXPECT_EQ(make("growth")->first(view_of(gib)).bytes, 0U); }
@@ -100,18 +147,17 @@ TEST(Growth, AsksForAStepAndNeedsOnlyTheRequest) {
   const segment_request first = growth->grow(view_of(80 * gib), 512);
   EXPECT_EQ(first.bytes, 16 * mib);
   EXPECT_EQ(first.least_bytes, 2 * mib) << "a segment occupies whole granules";
-  growth->grew(view_of(80 * gib, 16 * mib), 16 * mib);
 
-  const segment_request second = growth->grow(view_of(80 * gib, 16 * mib), 21 * mib);
-  EXPECT_EQ(second.bytes, 32 * mib);
+  const segment_request second = growth->grow(view_of(80 * gib, 16 * mib), 21 * mib - 512);
+  EXPECT_EQ(second.bytes, 22 * mib) << "of its own";
   EXPECT_EQ(second.least_bytes, 22 * mib);
 }
 
 TEST(Growth, AStepEndsAtTheLimit) {
   const auto growth = make("growth");
-  const segment_request asked = growth->grow(view_of(100 * mib, 80 * mib), 17 * mib);
-  EXPECT_EQ(asked.bytes, 20 * mib);
-  EXPECT_EQ(asked.least_bytes, 18 * mib);
+  const segment_request asked = growth->grow(view_of(100 * mib, 90 * mib), 3 * mib);
+  EXPECT_EQ(asked.bytes, 10 * mib);
+  EXPECT_EQ(asked.least_bytes, 4 * mib);
 }
 
 TEST(Growth, RoundsTheRestOfTheLimitDownToGranules) {
@@ -172,12 +218,25 @@ std::vector<std::uint64_t> segments_of(std::string_view name, std::uint64_t limi
   }
 }
 
-TEST(Growth, FillsTheLimitInStepsThatDoubleAndThenGrowSlowly) {
-  const std::vector<std::uint64_t> doubling{16 * mib, 32 * mib, 52 * mib};
-  EXPECT_EQ(segments_of("growth", 100 * mib, 512), doubling);
-  const std::vector<std::uint64_t> slow{16 * mib,  32 * mib,  64 * mib,  128 * mib, 128 * mib,
-                                        128 * mib, 128 * mib, 156 * mib, 192 * mib, 52 * mib};
+TEST(Growth, FillsTheLimitInStepsThatGrowSlowly) {
+  const std::vector<std::uint64_t> equal{32 * mib, 32 * mib, 32 * mib, 4 * mib};
+  EXPECT_EQ(segments_of("growth", 100 * mib, 512), equal);
+  const std::vector<std::uint64_t> slow{32 * mib, 32 * mib, 32 * mib, 32 * mib, 32 * mib, 32 * mib, 32 * mib, 34 * mib,
+                                        36 * mib, 38 * mib, 42 * mib, 44 * mib, 46 * mib, 48 * mib, 52 * mib, 54 * mib,
+                                        56 * mib, 58 * mib, 60 * mib, 64 * mib, 66 * mib, 68 * mib, 34 * mib};
   EXPECT_EQ(segments_of("growth", gib, 512), slow);
+}
+
+TEST(Growth, TheExchangeRateIsAParameter) {
+  EXPECT_GT(make("growth:exchange_rate=1")->grow(view_of(80 * gib, gib), 512).bytes,
+            make("growth")->grow(view_of(80 * gib, gib), 512).bytes);
+  EXPECT_TRUE(make("growth")->returns_before_growth(view_of(80 * gib, gib), 400 * mib, 800 * mib));
+  EXPECT_FALSE(make("hard_cap:exchange_rate=0")->returns_before_growth(view_of(80 * gib, gib), 400 * mib, 800 * mib));
+  for (const std::string text : {"-1", "x", "1.5", "1000001", "1e3"}) {
+    EXPECT_EQ(
+        find_policy("growth:exchange_rate=" + text).why().message(),
+        "policy growth:exchange_rate=" + text + ": expected microseconds per MiB, a whole number from 0 to 1000000");
+  }
 }
 
 TEST(Growth, ServesHardCapAndMultiPool) {

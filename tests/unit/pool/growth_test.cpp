@@ -123,6 +123,90 @@ TEST(growth, memory_that_another_streams_work_is_done_with_is_taken_first) {
   EXPECT_EQ(device.hazard_count(), 0U);
 }
 
+/// Takes exactly what is needed, and gives every idle segment back before growth.
+struct returning final : policy {
+  std::vector<std::uint64_t> went;
+  segment_request grow(const pool_view&, std::uint64_t need) override { return {.bytes = need, .least_bytes = need}; }
+  [[nodiscard]] bool returns_before_growth(const pool_view&, std::uint64_t, std::uint64_t) const override {
+    return true;
+  }
+  void returned(const pool_view&, std::uint64_t bytes) override { went.push_back(bytes); }
+};
+
+struct returning_pool {
+  sim_device device{{}};
+  returning* own_policy;
+  cacheless_pool tested;
+  explicit returning_pool(stream_id_mode ids = stream_id_mode::query)
+      : own_policy{new returning}, tested{device, config(ids), std::unique_ptr<policy>{own_policy}} {}
+  static pool_config config(stream_id_mode ids) {
+    pool_config made = pool_of_one_policy::config(80 * gib, {});
+    made.stream_ids = ids;
+    made.reuse = stream_reuse::poll;
+    return made;
+  }
+  void take_and_give(std::initializer_list<std::uint64_t> sizes, stream_ref stream = {}) {
+    std::vector<address> blocks;
+    for (const std::uint64_t bytes : sizes) blocks.push_back(tested.take(bytes, stream));
+    for (const address each : blocks) tested.give(each);
+  }
+};
+
+TEST(growth, idle_segments_go_back_first_if_the_policy_says_so) {
+  returning_pool x;
+  x.take_and_give({400 * mib, 400 * mib, 20 * mib});
+  ASSERT_NE(x.tested.take(800 * mib), 0U);
+  EXPECT_EQ(x.own_policy->went, (std::vector<std::uint64_t>{400 * mib, 400 * mib, 20 * mib})) << "largest first";
+  EXPECT_EQ(x.device.used_bytes(), 800 * mib);
+  EXPECT_EQ(x.tested.stats().host_waits, 0U);
+  EXPECT_TRUE(x.tested.check().ok()) << x.tested.check().message();
+}
+
+TEST(growth, idle_segments_stay_while_the_device_has_work) {
+  returning_pool x;
+  const address block = x.tested.take(400 * mib);
+  x.device.enqueue_use({}, 1'000'000'000, block, 400 * mib);
+  x.tested.give(block);
+  const std::uint64_t before_ns = x.device.now_ns();
+  ASSERT_NE(x.tested.take(800 * mib), 0U);
+  EXPECT_LT(x.device.now_ns() - before_ns, 1'000'000'000U) << "no wait for the work";
+  EXPECT_EQ(x.device.used_bytes(), 1200 * mib);
+  x.device.advance_by(1'000'000'000);
+  ASSERT_NE(x.tested.take(900 * mib), 0U);
+  EXPECT_EQ(x.device.used_bytes(), 1700 * mib) << "the work is done";
+  EXPECT_EQ(x.device.hazard_count(), 0U);
+}
+
+TEST(growth, work_of_another_stream_keeps_idle_segments_too) {
+  returning_pool x{stream_id_mode::notify};
+  const stream_ref slow = x.device.create_stream();
+  const address held = x.tested.take(2 * mib, slow);
+  x.device.enqueue_use(slow, 1'000'000'000, held, 2 * mib);
+  x.take_and_give({400 * mib});
+  ASSERT_NE(x.tested.take(800 * mib), 0U);
+  EXPECT_EQ(x.device.used_bytes(), 1202 * mib);
+  x.device.advance_by(1'000'000'000);
+  ASSERT_NE(x.tested.take(900 * mib), 0U);
+  EXPECT_EQ(x.device.used_bytes(), 1702 * mib);
+}
+
+TEST(growth, idle_segments_of_several_streams_go_back) {
+  returning_pool x;
+  ASSERT_NE(x.tested.take(2 * mib, x.device.create_stream()), 0U);
+  x.take_and_give({400 * mib}, x.device.create_stream());
+  ASSERT_NE(x.tested.take(800 * mib), 0U);
+  EXPECT_EQ(x.own_policy->went, (std::vector<std::uint64_t>{400 * mib}));
+}
+
+TEST(growth, segments_with_a_live_block_stay) {
+  returning_pool x;
+  const address whole = x.tested.take(400 * mib);
+  x.tested.give(whole);
+  ASSERT_EQ(x.tested.take(mib), whole) << "cut from the idle segment";
+  ASSERT_NE(x.tested.take(800 * mib), 0U);
+  EXPECT_TRUE(x.own_policy->went.empty());
+}
+
 TEST(growth, an_alignment_beyond_the_segments_own_still_finds_room) {
   pool_of_one_policy x{gib, {}, {.bytes = 2 * mib}};
   const result<address> p = x.take(mib, 64 * mib);

@@ -1,0 +1,83 @@
+/// When a pool grows: the size of the next step, and whether an idle segment goes back first.
+///
+/// A pool spends device time to save bytes while that pays, at one exchange rate. The rule has two parameters:
+///
+/// | parameter       |                                                                                           |
+/// |-----------------|-------------------------------------------------------------------------------------------|
+/// | `exchange_rate` | the device time, in microseconds, that the pool spends at most to hold one MiB less       |
+/// | `least_step`    | a pool grows by 16 MiB at least, and a request of that size gets a segment of its own     |
+///
+/// **Steps.** Small requests share a segment of one step. With steps of s bytes, a pool of R bytes takes R / s calls at
+/// a price p each and wastes s / 2 on average at the rate r. Their sum is least at s = sqrt(2 p R / r), the economic
+/// order quantity (Harris 1913), so a pool reaches R bytes in about sqrt(2 R r / p) steps. A step is at most half the
+/// pool.
+///
+/// **Giving back** is ski rental (Karlin et al. 1988). To hold an idle segment costs its bytes at the rate, once; to
+/// give it back and take such a segment anew costs two calls, each time. A segment goes back if the calls cost less
+/// than the growth that it saves, and while all such calls together have cost less than the pool's bytes at the rate.
+/// So the pool spends at most twice what the better of two fixed choices costs (never to give back, or always), and
+/// requests that return in each step soon keep their segments. The bound assumes the prices of call_prices.hpp, and
+/// that bytes cost only where the pool's peak rises.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "bits.hpp"
+#include "call_prices.hpp"
+
+namespace gpumem {
+
+class growth_rule {
+ public:
+  static constexpr std::uint64_t default_exchange_rate = 48;
+  static constexpr std::uint64_t least_step_bytes = 16 * mib;
+
+  /// `exchange_rate` is in microseconds per MiB. At 0 memory is free: a step is half the pool, and nothing goes back.
+  growth_rule(std::uint64_t exchange_rate, const call_prices& prices) noexcept
+      : us_per_byte_{static_cast<double>(exchange_rate) / static_cast<double>(mib)}, prices_{prices} {}
+
+  /// A step of a pool that holds `held_bytes`, if a call costs `price`.
+  [[nodiscard]] std::uint64_t step_bytes(std::uint64_t held_bytes, const call_price& price) const noexcept {
+    const auto held = static_cast<double>(held_bytes);
+    const double best = us_per_byte_ > 0 ? std::sqrt(2 * price(0) * held / us_per_byte_) : held;
+    return std::max(least_step_bytes, static_cast<std::uint64_t>(std::min(best, held / 2)));
+  }
+  /// The same for plain segments, and for pages.
+  [[nodiscard]] std::uint64_t segment_step_bytes(std::uint64_t held_bytes) const noexcept {
+    return step_bytes(held_bytes, prices_.take);
+  }
+  [[nodiscard]] std::uint64_t page_step_bytes(std::uint64_t held_bytes) const noexcept {
+    return step_bytes(held_bytes, prices_.map_run);
+  }
+
+  /// The segment for a request that fits nowhere: a shared one, or one of the request's own size.
+  [[nodiscard]] std::uint64_t covering(std::uint64_t need_bytes, std::uint64_t held_bytes) const noexcept {
+    return need_bytes >= least_step_bytes ? need_bytes : segment_step_bytes(held_bytes);
+  }
+
+  /// Whether an idle segment goes back before a pool of `held_bytes` grows by `grow_bytes`.
+  [[nodiscard]] bool returns(std::uint64_t segment_bytes, std::uint64_t grow_bytes,
+                             std::uint64_t held_bytes) const noexcept {
+    const double price = round_trip_us(segment_bytes);
+    return price <= worth_us(std::min(segment_bytes, grow_bytes)) && spent_us_ + price <= worth_us(held_bytes);
+  }
+
+  /// Call when such a segment has gone.
+  void returned(std::uint64_t segment_bytes) noexcept { spent_us_ += round_trip_us(segment_bytes); }
+
+ private:
+  [[nodiscard]] double worth_us(std::uint64_t bytes) const noexcept {
+    return static_cast<double>(bytes) * us_per_byte_;
+  }
+  [[nodiscard]] double round_trip_us(std::uint64_t bytes) const noexcept {
+    return prices_.give_back(bytes) + prices_.take(bytes);
+  }
+
+  double us_per_byte_;
+  call_prices prices_;
+  double spent_us_ = 0;  ///< on segments that went back before the pool grew
+};
+
+}  // namespace gpumem
