@@ -1,15 +1,17 @@
 /// expandable: maps memory page by page behind reserved addresses, and reuses idle pages before it makes new ones.
 ///
 /// Reserved memory may exceed the peak of live memory by the slack. Beyond the slack, the pool moves idle pages: it
-/// unmaps them and maps them where they are needed. By default this is ski rental (growth_rule.hpp): a page that misses
-/// is first moved, the rent; once as much has moved, the pool makes it, the purchase. So it holds at most the peak and
-/// the moved bytes, and a step that repeats stops moving pages. Parameters:
+/// unmaps them and maps them where they are needed. By default the slack is one least step, and then ski rental
+/// (growth_rule.hpp): a page that misses is first moved, the rent; once as much has moved, the pool makes it, the
+/// purchase. So the slack grows by the moved bytes, and a step that repeats stops moving pages. Parameters:
 ///
 /// | parameter       |                                                                               |
 /// |-----------------|-------------------------------------------------------------------------------|
 /// | `exchange_rate` | as for growth: while demand rises, pages are made in steps that it determines |
-/// | least step      | as for growth; requests of that size and more go to the lowest place          |
+/// | least step      | as for growth; also the slack; requests of that size go to the lowest place    |
 /// | `singly`        | the last 16 GiB are made page by page, since single pages can always move     |
+///
+/// `page_rules::upper_end_bytes` and `upper_end_pool_bytes` place small blocks; no number of pages depends on them.
 #include <algorithm>
 
 #include "bits.hpp"
@@ -28,7 +30,9 @@ class expandable final : public policy {
   [[nodiscard]] policy_needs needs() const override { return {.without_pages = "caching"}; }
 
   [[nodiscard]] page_rules pages(const pool_view& view) const override {
-    return {.range_bytes = address_range_bytes(view), .lowest_fit_bytes = growth_rule::least_step_bytes};
+    return {.range_bytes = address_range_bytes(view), .lowest_fit_bytes = growth_rule::least_step_bytes,
+            .upper_end_bytes = 112 * kib,
+            .upper_end_pool_bytes = gib};
   }
 
   /// A configured slack is exact to the page. By default the pool makes pages in runs, which are cheap, and some ahead
@@ -43,7 +47,7 @@ class expandable final : public policy {
     }
     const std::uint64_t step = std::max(round_down(rule_.page_step_bytes(view.reserved_bytes), page_), page_);
     const std::uint64_t run = is_near_limit(view, need_bytes) ? page_ : step;
-    const std::uint64_t room = room_bytes(view, peak + view.moved_bytes);
+    const std::uint64_t room = room_bytes(view, peak + growth_rule::least_step_bytes + view.moved_bytes);
     if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run, .over_bytes = 0};
     // Nothing is made ahead while one page holds all live blocks: small blocks would divide it, and a later large
     // request would not fit there.
@@ -90,7 +94,7 @@ built_in_policy expandable_policy() {
        .summary = "page by page behind reserved addresses; reuses idle pages before it makes new ones",
        .parameters = {{.name = "slack",
                        .values = "share of what is held (`5%`) or bytes (`64MiB`)",
-                       .default_text = "as much as pages have moved",
+                       .default_text = "16 MiB, and as much as pages have moved",
                        .help = "how far reserved memory may exceed live memory before pages move instead of being made",
                        .check = [](std::string_view value,
                                    std::string_view what) { return parse_share_or_bytes(value, what).why(); }},

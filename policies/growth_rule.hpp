@@ -31,7 +31,7 @@ namespace gpumem {
 
 class growth_rule {
  public:
-  static constexpr std::uint64_t default_exchange_rate = 48;
+  static constexpr std::uint64_t default_exchange_rate = 192;
   static constexpr std::uint64_t least_step_bytes = 16 * mib;
 
   /// `exchange_rate` is in microseconds per MiB. At 0 memory is free: a step is half the pool, and nothing goes back.
@@ -52,9 +52,11 @@ class growth_rule {
     return step_bytes(held_bytes, prices_.map_run);
   }
 
-  /// The segment for a request that fits nowhere: a shared one, or one of the request's own size.
+  /// The segment for a request that fits nowhere: a shared one, which requests of its size fill without a rest, or one
+  /// of the request's own size.
   [[nodiscard]] std::uint64_t covering(std::uint64_t need_bytes, std::uint64_t held_bytes) const noexcept {
-    return need_bytes >= least_step_bytes ? need_bytes : segment_step_bytes(held_bytes);
+    if (need_bytes >= least_step_bytes || need_bytes == 0) return need_bytes;
+    return round_down(segment_step_bytes(held_bytes), need_bytes);
   }
 
   /// Whether an idle segment goes back before a pool of `held_bytes` grows by `grow_bytes`.

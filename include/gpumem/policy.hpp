@@ -47,6 +47,10 @@ struct page_rules {
   std::uint64_t least_range_bytes = 0;
   /// Requests of this size and more take the lowest place that is large enough, smaller ones the best fit.
   std::uint64_t lowest_fit_bytes = UINT64_MAX;
+  /// Requests below this size take the upper end of their place, others the lower end, so that small and large blocks
+  /// share fewer pages. Applies while the pool holds less than `upper_end_pool_bytes`.
+  std::uint64_t upper_end_bytes = 0;
+  std::uint64_t upper_end_pool_bytes = 0;
 };
 
 /// How a pool supplies the pages that a request lacks.

@@ -10,7 +10,12 @@ block_index best_fit::take(heap& pool_heap, const placement_request& request) co
   const block_index found = lowest ? pool_heap.free_blocks().lowest_fit(segment_class, owner, bytes, alignment)
                                    : pool_heap.free_blocks().best_fit(segment_class, owner, true, bytes, alignment);
   if (found == no_block) return no_block;
-  return pool_heap.carve(found, bytes, alignment);
+  // At the upper end of their blocks, small requests share fewer pages with large ones.
+  const bool upper_end =
+      bytes < upper_end_bytes && alignment == 512 && pool_heap.totals().segment_bytes < upper_end_pool_bytes;
+  if (!upper_end) return pool_heap.carve(found, bytes, alignment);
+  const block& b = pool_heap.at(found);
+  return pool_heap.carve_at(found, b.begin + b.bytes - bytes, bytes, owner);
 }
 
 }  // namespace gpumem

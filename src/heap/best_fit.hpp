@@ -15,10 +15,13 @@ struct placement_request {
   bool absorbs_idle = true;  ///< a large request first merges the owner's free blocks with idle neighbours
 };
 
-/// The smallest block that fits, at its lower end.
+/// The rules of `page_rules` (gpumem/policy.hpp); without them, the smallest block that fits, at its lower end.
 struct best_fit {
-  /// Requests of this size and more take the lowest block that fits (`page_rules`, gpumem/policy.hpp).
+  /// Requests of this size and more take the lowest block that fits. Requests below `upper_end_bytes` take the upper
+  /// end of their block, while the heap holds less than `upper_end_pool_bytes`.
   std::uint64_t lowest_fit_bytes = UINT64_MAX;
+  std::uint64_t upper_end_bytes = 0;
+  std::uint64_t upper_end_pool_bytes = 0;
 
   /// Carves a live block from free memory; `no_block` if nothing fits.
   [[nodiscard]] block_index take(heap& pool_heap, const placement_request& request) const;

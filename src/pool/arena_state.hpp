@@ -107,7 +107,7 @@ struct arena_state {
   /// Sets the policy's rules for pages; none: the pool takes segments.
   void set_rules(const page_rules& own) noexcept GPUMEM_UNDER_LOCK {
     rules = own;
-    fits = {own.lowest_fit_bytes};
+    fits = {own.lowest_fit_bytes, own.upper_end_bytes, own.upper_end_pool_bytes};
   }
   /// True if memory is taken page by page.
   [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return rules.range_bytes != 0; }

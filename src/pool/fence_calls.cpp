@@ -145,7 +145,14 @@ bool fence_calls::finds_idle(arena_lock& lock, owner_id stream) {
   if (!state_.may_give_back(lock) || (!streams.single() && streams.keys().captures_may_hide())) return false;
   const context_events permit{streams.captures()};  // no blocking stream captures, as may_give_back has found
   held_fences held{streams};
+  const auto all_done = [&]() GPUMEM_UNDER_LOCK {
+    streams.begin_round();
+    return std::ranges::all_of(held.all(), [&](fence_index fence) GPUMEM_UNDER_LOCK {
+      return streams.ask(fence) == tracked_fence::state::done;
+    });
+  };
   hold_all(lock, &held);
+  if (!all_done()) return false;  // frees have work before them: no need to ask the streams
   for (owner_id each = 1; each < streams.slots().end(); ++each) {
     const stream_slot& slot = streams[each];
     if (!slot.in_use || slot.ended || slot.is_graph()) continue;
@@ -158,10 +165,7 @@ bool fence_calls::finds_idle(arena_lock& lock, owner_id stream) {
     streams.fences().unref(*made);
   }
   record(lock);
-  streams.begin_round();
-  const bool idle = std::ranges::all_of(held.all(), [&](fence_index fence) GPUMEM_UNDER_LOCK {
-    return streams.ask(fence) == tracked_fence::state::done;
-  });
+  const bool idle = all_done();
   if (idle) poll(lock);
   return idle;
 }

@@ -35,7 +35,7 @@ TEST(best_fit, takes_the_smallest_block_that_fits) {
 
 TEST(best_fit, takes_nothing_where_nothing_is_large_enough) {
   two_segments x;
-  EXPECT_EQ(x.take({}, 4 * mib), 0U);
+  EXPECT_EQ(x.take({.upper_end_bytes = UINT64_MAX, .upper_end_pool_bytes = gib}, 4 * mib), 0U);
   EXPECT_EQ(x.h.totals().live_bytes, 0U);
 }
 
@@ -56,6 +56,16 @@ TEST(best_fit, joins_idle_memory_for_large_requests_unless_it_must_stay_apart) {
   x.h.release(own, x.mine, 1, false);
   EXPECT_EQ(x.take(paged, 3 * mib, 512, false), 0U);
   EXPECT_EQ(x.take(paged, 3 * mib, 512, true), 64 * mib);
+}
+
+TEST(best_fit, takes_the_upper_end_for_small_requests_of_a_small_paged_pool) {
+  const best_fit paged{.upper_end_bytes = 64 * kib, .upper_end_pool_bytes = 8 * mib};
+  two_segments x;
+  EXPECT_EQ(x.take(paged, 4 * kib), 130 * mib - 4 * kib);
+  EXPECT_EQ(x.take(paged, 64 * kib), 128 * mib) << "not small";
+  EXPECT_EQ(x.take(paged, 4 * kib, 4 * kib), 128 * mib + 64 * kib) << "an alignment of its own";
+  const best_fit full{.upper_end_bytes = 64 * kib, .upper_end_pool_bytes = 5 * mib};
+  EXPECT_EQ(x.take(full, 4 * kib), 128 * mib + 68 * kib) << "the pool holds as much";
 }
 
 }  // namespace

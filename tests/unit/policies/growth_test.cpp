@@ -37,10 +37,10 @@ TEST(GrowthRule, AStepIsTheRootOfThePoolAndAtLeast16MiB) {
   const growth_rule rule = rule_at();
   EXPECT_EQ(rule.segment_step_bytes(0), 16 * mib);
   EXPECT_EQ(rule.segment_step_bytes(64 * mib), 16 * mib);
-  // sqrt(2 * 58.75 us * 1024 MiB / 48 us per MiB) = 50.1 MiB
-  EXPECT_EQ(rule.segment_step_bytes(gib) / mib, 50U);
-  EXPECT_EQ(rule.segment_step_bytes(16 * gib) / mib, 200U) << "four times as much for 16 times the pool";
-  EXPECT_EQ(rule.page_step_bytes(gib) / mib, 61U) << "with 87.3 us for a run of pages";
+  // sqrt(2 * 58.75 us * 1024 MiB / 192 us per MiB) = 25.03 MiB
+  EXPECT_EQ(rule.segment_step_bytes(gib) / mib, 25U);
+  EXPECT_EQ(rule.segment_step_bytes(16 * gib) / mib, 100U) << "four times as much for 16 times the pool";
+  EXPECT_EQ(rule.page_step_bytes(gib) / mib, 30U) << "with 87.3 us for a run of pages";
 }
 
 TEST(GrowthRule, AStepIsAtMostHalfThePool) {
@@ -56,13 +56,14 @@ TEST(GrowthRule, DearerMemoryMakesSmallerSteps) {
 TEST(GrowthRule, TheNumberOfStepsGrowsWithTheRootOfThePool) {
   std::uint64_t steps = 0;
   for (std::uint64_t held = 0; held < 64 * gib; held += rule_at().segment_step_bytes(held)) ++steps;
-  EXPECT_LE(steps, 334U) << "sqrt(2 * 65536 MiB * 48 us per MiB / 58.75 us) = 327, and the first ones";
+  EXPECT_LE(steps, 665U) << "sqrt(2 * 65536 MiB * 192 us per MiB / 58.75 us) = 654, and the first ones";
 }
 
 TEST(GrowthRule, RequestsOf16MiBGetASegmentOfTheirOwnSize) {
   for (const std::uint64_t held : {std::uint64_t{0}, gib, 64 * gib}) {
     EXPECT_EQ(rule_at().covering(16 * mib, held), 16 * mib);
-    EXPECT_EQ(rule_at().covering(16 * mib - 512, held), rule_at().segment_step_bytes(held));
+    EXPECT_EQ(rule_at().covering(512, held), round_down(rule_at().segment_step_bytes(held), 512));
+    EXPECT_EQ(rule_at().covering(5 * mib, held) % (5 * mib), 0U) << "requests of its size fill it without a rest";
     EXPECT_EQ(rule_at().covering(96 * mib, held), 96 * mib) << "the weights of a model leave no hole behind them";
   }
 }
@@ -76,17 +77,17 @@ TEST(GrowthRule, SurvivesSizesNear64Bits) {
 TEST(GrowthRule, ASegmentGoesBackIfItsCallsCostLessThanTheGrowthThatItSaves) {
   const growth_rule rule = rule_at();
   EXPECT_TRUE(rule.returns(400 * mib, 800 * mib, gib));
-  EXPECT_FALSE(rule.returns(400 * mib, 32 * mib, gib)) << "3.9 ms of calls for 32 MiB, which are worth 1.5 ms";
-  EXPECT_FALSE(rule.returns(2 * mib, 800 * mib, gib)) << "131 us of calls for 2 MiB, which are worth 96 us";
+  EXPECT_FALSE(rule.returns(400 * mib, 16 * mib, gib)) << "3.9 ms of calls for 16 MiB, which are worth 3.1 ms";
+  EXPECT_FALSE(rule_at(48).returns(2 * mib, 800 * mib, gib)) << "131 us of calls for 2 MiB, which are worth 96 us";
   EXPECT_FALSE(rule_at(0).returns(400 * mib, 800 * mib, gib)) << "memory is free";
 }
 
-// Ski rental: a pool of 1200 MiB spends at most 57.6 ms at 48 us per MiB, and a segment of 400 MiB takes about 3.9 ms.
+// Ski rental: a pool of 1200 MiB spends at most 230 ms at 192 us per MiB, and a segment of 400 MiB takes about 3.9 ms.
 TEST(GrowthRule, SegmentsThatReturnInEachStepStayOnceTheirRentHasPaidForTheGrowth) {
   growth_rule rule = rule_at();
   int rounds = 0;
   for (; rule.returns(400 * mib, 800 * mib, 1200 * mib); ++rounds) rule.returned(400 * mib);
-  EXPECT_EQ(rounds, 14);
+  EXPECT_EQ(rounds, 59);
   EXPECT_TRUE(rule.returns(400 * mib, 800 * mib, 4 * gib)) << "a larger pool may spend more";
 }
 
@@ -128,15 +129,16 @@ TEST(CallPrices, OfAnUnknownCardAreThoseOfTheNearestKind) {
 TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
   const std::map<std::string, std::vector<std::string>> documented{
       {"growth_rule.hpp",
-       {"48",        // the exchange rate
+       {"192",       // the exchange rate
         "16",        // the least step, in MiB
         "2", "2"}},  // of the formula, and a step is at most half the pool
       {"growth.cpp",
        {"2", "2", "2", "2",  // growth:segments is TensorFlow's: it begins with 2 MiB and doubles
         "4", "48"}},         // backing=mapped: least step in MiB, and the share of the pool
       {"expandable.cpp",
-       {"16",         // made singly, in GiB
-        "2", "2"}}};  // no overflow; the first half of the limit is made in runs
+       {"112",         // where small blocks lie: their size in KiB
+        "16",          // made singly, in GiB
+        "2", "2"}}};   // no overflow; the first half of the limit is made in runs
   for (const auto& [file, expected] : documented) EXPECT_EQ(numbers_in(file), expected) << file;
 }
 
