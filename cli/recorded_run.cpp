@@ -79,6 +79,19 @@ void check_peaks_of_torch(const simulated_process& process, recording& recorded)
       format_bytes(live), format_bytes(recorded.trace.peak_live_bytes)));
 }
 
+/// Warns of a program that filled the large card of the run: it probably takes a share of what a card has, so its peak
+/// is not what it needs.
+void note_share_of_card(const simulated_process& process, recording& recorded) {
+  const std::uint64_t taken = reserved_of(process.record.card[0]);
+  if (taken <= room_for_everything / 2) return;
+  recorded.warnings.push_back(fmt::format(
+      "the program took {} of the {} that it saw. If it takes a share of a card, as vLLM, JAX and TensorFlow do by "
+      "default, it takes less of a smaller one, which no row says: gpumem simulate --card NAME tells. Expected a "
+      "program with an amount of its own (vLLM: num_gpu_blocks_override; JAX: XLA_PYTHON_CLIENT_PREALLOCATE=false; "
+      "TensorFlow: TF_FORCE_GPU_ALLOW_GROWTH=true)",
+      format_bytes(taken), format_bytes(room_for_everything)));
+}
+
 /// The peak of gpumem's pools, from the file of GPUMEM_STATS. Empty if the process ended without writing its figures:
 /// the file that gpumem creates at its start has no peak.
 std::optional<std::uint64_t> reserved_by_gpumem(const std::string& figures) {
@@ -168,6 +181,7 @@ result<recording> record_run(const recorded_run_options& options, std::uint64_t 
   recorded.native_reserved_bytes = reserved_of(process->record.card[0]);
   recorded.host_values_read = process->record.host_values_read;
   recorded.processes = processes_with_memory(ran);
+  note_share_of_card(*process, recorded);
   if (ran.settled_reads != 0) recorded.warnings.push_back(settled_warning(ran, setup));
   recorded.untrue_values = untrue_values_warning(ran);
   if (std::string why = unsupported_warning(ran); !why.empty()) recorded.warnings.push_back(std::move(why));

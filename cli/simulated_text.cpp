@@ -145,7 +145,8 @@ void explain_managed(const simulated_outcome& ran, json& warnings) {
       format_bytes(bytes)));
 }
 
-/// Warns if the program initialised CUDA but allocated no memory on a card.
+/// Warns if the program initialised CUDA but allocated no memory on a card. Only one that ran to its end without an
+/// error can have worked on the CPU instead: any other may have ended before its first request.
 void explain_unused_cards(const simulated_outcome& ran, json& warnings) {
   const auto is_unused = [](const simulated_process& each) {
     return each.record.foreign_runtime == 0 && each.record.refusals == 0 &&
@@ -153,6 +154,14 @@ void explain_unused_cards(const simulated_outcome& ran, json& warnings) {
                        [](const simcuda::card_record& card) { return card.peak_live_bytes == 0; });
   };
   if (ran.processes.empty() || !std::all_of(ran.processes.begin(), ran.processes.end(), is_unused)) return;
+  if (ran.exit_status != 0) {
+    warnings.push_back(
+        fmt::format("the program initialised CUDA and ended with status {} before it took memory of a card: there is "
+                    "no peak to tell",
+                    ran.exit_status));
+    return;
+  }
+  if (ran.settled_reads != 0 || !ran.stopped.empty()) return;  // it was ended, and a warning says why
   warnings.push_back(
       "the program initialised CUDA and took no memory of a card: if it should have, it ran on the CPU; "
       "gpumem simulate --doctor says what its Python lacks");

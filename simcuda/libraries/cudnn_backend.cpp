@@ -229,7 +229,8 @@ int cudnnBackendGetAttribute(void* descriptor, int name, int type, std::int64_t 
   if (descriptor == nullptr || wanted < 0) return bad_parameter;
   const auto& backend = *static_cast<const backend_descriptor*>(descriptor);
   switch (name) {
-    case engineheur_results:  // fills in the caller's descriptor with a configuration
+    case engineheur_results:  // both fill in the caller's descriptor with a configuration
+    case execution_plan_engine_config:
       if (wanted > 0 && elements != nullptr) {
         auto* const made = *static_cast<backend_descriptor**>(elements);
         if (made != nullptr) made->workspace_bytes = backend.workspace_bytes;

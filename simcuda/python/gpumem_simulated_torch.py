@@ -5,7 +5,9 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
+import signal
 import sys
+import time
 
 _history = os.environ.get("SIMCUDA_TORCH_HISTORY", "")
 _folder = os.environ.get("SIMCUDA_REPORT", "")
@@ -20,13 +22,16 @@ class _after_torch(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module):
+            # Only now, because a program may first ask whether there is a torch (importlib.util.find_spec), as
+            # transformers does: it drops that spec, and the import asks for another.
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             execute(module)
             _keep_peaks(module)
             _notice_one_rank(module)
@@ -189,6 +194,36 @@ def watch():
     sys.meta_path.insert(0, _after_torch())
     atexit.register(_at_end)
     _follow_children()
+    _wait_for_figures_of_killed()
+
+
+def _wait_for_figures_of_killed():
+    """Lets processes write their figures when this one asks them to end (SIGTERM) and then kills them: vLLM kills its engine,
+    and that one's children, at once. A process that does not end is killed all the same, after a while."""
+    send = os.kill
+    last = 0  # when waiting ends
+
+    def send_later(pid, number):
+        nonlocal last
+        if number == signal.SIGTERM:
+            last = time.monotonic() + 20
+        elif number == signal.SIGKILL and pid != os.getpid():
+            try:
+                _wait_for_figures(pid, last)
+            except OSError:  # the process has ended
+                pass
+        return send(pid, number)
+
+    os.kill = send_later
+
+
+def _wait_for_figures(pid, last):
+    uses_cards = os.path.exists(os.path.join(_folder, f"{pid}.simcuda"))
+    while uses_cards and time.monotonic() < last and not os.path.exists(os.path.join(_folder, f"{pid}.torch.json")):
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            if file.read().rpartition(")")[2].split()[0] in "ZX":  # it has ended
+                return
+        time.sleep(0.05)
 
 
 def _follow_children():

@@ -9,14 +9,27 @@ import os
 import sys
 
 _flags = {"--xla_gpu_autotune_level": "0", "--xla_gpu_enable_command_buffer": ""}
+_told = False
 
 
 def _set_flags():
     """Before XLA reads them, which it does once."""
     given = os.environ.get("XLA_FLAGS", "")
-    kept = {each.split("=")[0] for each in given.split()}
+    kept = dict((*each.split("=", 1), "")[:2] for each in given.split())
     missing = [f"{name}={value}" for name, value in _flags.items() if name not in kept]
-    os.environ["XLA_FLAGS"] = " ".join([given, *missing]).strip()
+    if missing:
+        os.environ["XLA_FLAGS"] = " ".join([given, *missing]).strip()
+    _tell_of_autotuning(kept.get("--xla_gpu_autotune_level", "0"))
+
+
+def _tell_of_autotuning(level):
+    """Now, because a program that it makes fail may abort."""
+    global _told
+    if level == "0" or _told:
+        return
+    _told = True
+    print(f"gpumem: XLA_FLAGS has --xla_gpu_autotune_level={level}: autotuning compares results of kernels, which do nothing on a "
+          "simulated card. If the program fails, set --xla_gpu_autotune_level=0", file=sys.stderr, flush=True)
 
 
 def _find_cards(module):
@@ -24,7 +37,21 @@ def _find_cards(module):
         module.has_visible_nvidia_gpu = lambda: True
 
 
-_found = {"jax": None, "jaxlib": None, "tensorflow": None, "jax._src.hardware_utils": _find_cards}
+def _set_flags_late(module):
+    """The program may replace the flags between the import and JAX's first use of a backend, which reads them."""
+    begin = getattr(module, "_init_backend", None)
+    if begin is None:
+        return
+
+    def set_flags_and_begin(*values, **named):
+        _set_flags()
+        return begin(*values, **named)
+
+    module._init_backend = set_flags_and_begin
+
+
+_found = {"jax": None, "jaxlib": None, "tensorflow": None, "jax._src.hardware_utils": _find_cards,
+          "jax._src.xla_bridge": _set_flags_late}
 
 
 class _before_xla(importlib.abc.MetaPathFinder):

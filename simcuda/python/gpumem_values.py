@@ -66,7 +66,13 @@ def build(torch):
     key = gpumem_compile.key_of(["values", platform.machine(), platform.libc_ver(), torch.version.git_version, torch.__version__,
                                  torch_folder, abi, version,
                                  *(each.read_bytes() for each in sorted(SOURCES.iterdir()))])
-    return gpumem_compile.cached(f"values-{key}", lambda out: command(torch_folder, abi, cxx, out))
+
+    def told_command(out):  # asked for only where nothing is cached: the program waits meanwhile
+        print(f"gpumem: compiling the values of small operations for torch {torch.__version__}, once (up to a minute)",
+              file=sys.stderr, flush=True)
+        return command(torch_folder, abi, cxx, out)
+
+    return gpumem_compile.cached(f"values-{key}", told_command)
 
 
 def load(torch):

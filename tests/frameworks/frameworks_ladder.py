@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""TensorFlow, JAX, Numba and ONNX Runtime on the simulated card, step by step, each with a result that is known beforehand.
+"""TensorFlow, JAX, Flax, Numba and ONNX Runtime on the simulated card, step by step, each with a result that is known beforehand.
 
     gpumem simulate --card h100 -- python3 tests/frameworks/frameworks_ladder.py STEP
 
@@ -102,10 +102,6 @@ def tensorflow_trains_convolutions():
 
 
 def jax_on_the_card():
-    # JAX looks for the device files of a driver before it asks the driver.
-    from jax._src import hardware_utils
-
-    hardware_utils.has_visible_nvidia_gpu = lambda: True
     import jax
 
     assert jax.devices()[0].platform == "gpu", jax.devices()
@@ -178,6 +174,47 @@ def jax_trains():
     least = sum(w.nbytes for w in weights)
     assert stats["bytes_in_use"] >= least, f"{stats['bytes_in_use']} bytes; expected {least} of weights"
     return f"{stats['bytes_in_use'] / MIB:.2f} MiB in use, peak {stats['peak_bytes_in_use'] / MIB:.2f}"
+
+
+# --- Flax -------------------------------------------------------------------------------------------------------------
+
+
+@step
+def flax_training():
+    jax = jax_on_the_card()
+    import flax
+    import optax
+    from flax import linen
+
+    class Classifier(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            for features in (32, 64):
+                x = linen.avg_pool(linen.relu(linen.Conv(features, (3, 3))(x)), (2, 2), strides=(2, 2))
+            return linen.Dense(10)(linen.relu(linen.Dense(2048)(x.reshape(x.shape[0], -1))))
+
+    model = Classifier()
+    images, labels = jax.numpy.zeros((64, 32, 32, 3)), jax.numpy.zeros(64, dtype="int32")
+    parameters = model.init(jax.random.key(0), images)
+    adam = optax.adam(1e-3)
+    state = adam.init(parameters)
+
+    def loss(parameters):
+        return optax.softmax_cross_entropy_with_integer_labels(model.apply(parameters, images), labels).mean()
+
+    @jax.jit
+    def update(parameters, state):
+        changes, state = adam.update(jax.grad(loss)(parameters), state, parameters)
+        return optax.apply_updates(parameters, changes), state
+
+    for _ in range(3):
+        parameters, state = update(parameters, state)
+    jax.block_until_ready(parameters)
+    stats = jax.devices()[0].memory_stats()
+    least = 3 * sum(each.nbytes for each in jax.tree.leaves(parameters))  # parameters, two moments
+    assert stats["bytes_in_use"] >= least, f"{stats['bytes_in_use']} bytes; expected {least} of parameters and moments"
+    return (f"{stats['bytes_in_use'] / MIB:.2f} MiB in use, peak {stats['peak_bytes_in_use'] / MIB:.2f}, "
+            f"{least / 3 / MIB:.2f} of them parameters; Flax {flax.__version__}")
 
 
 # --- Numba ------------------------------------------------------------------------------------------------------------

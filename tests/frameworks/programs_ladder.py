@@ -277,6 +277,30 @@ def whisper_generates():
     return f"{tokens.shape[1]} tokens, {peak()}"
 
 
+@step
+def vllm_kv_cache():
+    # The engine in this process: vLLM 0.8.5's shutdown of one in a process of its own waits for ever on a slow machine (its output
+    # thread takes the socket's being writable for the signal, and closes it before the signal is sent).
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1")
+    from tokenizers import Tokenizer, models
+    from transformers import LlamaConfig, PreTrainedTokenizerFast
+    from vllm import LLM, SamplingParams
+
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1, "word": 2}, unk_token="<unk>"))
+    with tempfile.TemporaryDirectory() as folder:  # the shape of Llama 3 8B
+        LlamaConfig(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
+                    vocab_size=128256, max_position_embeddings=8192, architectures=["LlamaForCausalLM"],
+                    torch_dtype="bfloat16").save_pretrained(folder)
+        PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<eos>").save_pretrained(folder)
+        engine = LLM(folder, load_format="dummy", enforce_eager=True, max_model_len=1024)
+    runner = engine.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    cache = sum(each.nbytes for each in runner.kv_caches)
+    options = SamplingParams(max_tokens=8, ignore_eos=True, detokenize=False)
+    tokens = engine.generate([{"prompt_token_ids": [2, 2, 2]}], options, use_tqdm=False)[0].outputs[0].token_ids
+    assert len(tokens) == 8, f"{len(tokens)} tokens; expected 8"
+    return f"model {runner.model_memory_usage / 2**30:.2f} GiB, KV cache {cache / 2**30:.2f} GiB, 8 tokens, {peak()}"
+
+
 def main():
     if len(sys.argv) != 2 or sys.argv[1] not in STEPS:
         print(f"programs_ladder.py: expected one of {', '.join(STEPS)}", file=sys.stderr)

@@ -1,8 +1,9 @@
 """LoRA and QLoRA fine-tuning, and generation, as in LitGPT's resource tables: BF16, the longest example of Alpaca.
 
-    lora.py LABEL MODEL LENGTH MICROBATCH [QUANTIZATION] [inference]
+    lora.py LABEL MODEL LENGTH MICROBATCH [QUANTIZATION] [later=TOKENS] [inference]
 
-Rank 8, alpha 16, dropout 0.05, on queries and values. Under torchrun the ranks use FSDP as the table's several cards do.
+Rank 8, alpha 16, dropout 0.05, on queries and values. Under torchrun the ranks use FSDP as the table's several cards do. The first
+batch has LENGTH tokens, as the publication makes sure; the later ones, which it draws at random, are short but for one of TOKENS.
 """
 import os
 
@@ -38,14 +39,15 @@ def make_optimizer(fabric, parameters, quantization):
     return fabric.setup_optimizers(bitsandbytes.optim.PagedAdamW(parameters, lr=3e-4, weight_decay=0.01))
 
 
-def train(fabric, model, quantization, length, microbatch):
+def train(fabric, model, quantization, length, microbatch, later):
     mark_only_lora_as_trainable(model)
     model = fabric.setup_module(model)
     optimizer = make_optimizer(fabric, [each for each in model.parameters() if each.requires_grad], quantization)
     model.max_seq_length = length
-    for step in range(3):  # the longest example comes first, the others are of a usual length
-        tokens = fabric.to_device(torch.ones(microbatch, USUAL if step else length, dtype=torch.int64))
-        with fabric.no_backward_sync(model, enabled=step < 2):
+    lengths = [length, USUAL, later, USUAL] if later else [length, USUAL, USUAL]
+    for step, now in enumerate(lengths, 1):
+        tokens = fabric.to_device(torch.ones(microbatch, now, dtype=torch.int64))
+        with fabric.no_backward_sync(model, enabled=step < len(lengths)):
             logits = model(tokens, lm_head_chunk_size=128)
             logits[-1] = logits[-1][..., :-1, :]
             loss = chunked_cross_entropy(logits, tokens[..., 1:])
@@ -80,7 +82,8 @@ def main(label, name, length, microbatch, *words):
     if "inference" in words:
         infer(fabric, model, int(length))
     else:
-        train(fabric, model, quantization, int(length), int(microbatch))
+        later = next((int(word.removeprefix("later=")) for word in words if word.startswith("later=")), 0)
+        train(fabric, model, quantization, int(length), int(microbatch), later)
     if fabric.global_rank == 0:
         figure.report(label)
 

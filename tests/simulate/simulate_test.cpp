@@ -521,6 +521,19 @@ def refuse(mib):
   EXPECT_THAT(content("run.csv"), HasSubstr(",allocate failure,(nil),5242880,0\n"));
 }
 
+/// transformers looks for torch before it imports it.
+TEST_F(Simulate, RecordsAProgramThatLooksForPyTorchFirst) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch << "_cuda_calls = []\ncuda._lazy_call = _cuda_calls.append\n";
+  std::ofstream{folder_ + "/looks.py"}
+      << "import importlib.util\nassert importlib.util.find_spec('torch') is not None\n"
+         "import torch\nassert torch._cuda_calls, 'nothing was asked of torch'\n"
+         "torch.take(10)\n";
+  const outcome got = simulate("--trace run.csv -- python3 looks.py");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_THAT(content("run.csv"), HasSubstr(",10485760,"));
+}
+
 TEST_F(Simulate, ServesManagedMemoryBeyondTheCard) {
   const outcome got = program("managed=700 managed=700 memory take=100", "--card 1GiB --context 0");
   EXPECT_EQ(got.exit_status, 0) << got.out << got.err;
@@ -549,9 +562,13 @@ print(cuda.cuDeviceGetUuid(uuid, 0))
 }
 
 TEST_F(Simulate, WarnsOfAProgramThatLeavesTheCardUnused) {
-  const char* const warning = "took no memory of a card";
+  const char* const warning = "took no memory of a card: if it should have, it ran on the CPU";
   EXPECT_THAT(program("memory").err, HasSubstr(warning));
   EXPECT_THAT(program("take=1 memory").err, Not(HasSubstr(warning)));
+  const outcome failed = program("memory exit=3");
+  EXPECT_THAT(failed.err, HasSubstr("ended with status 3 before it took memory of a card"));
+  EXPECT_THAT(failed.err, Not(HasSubstr("ran on the CPU"))) << "it may have died before its first request";
+  EXPECT_THAT(program("take=1 memory exit=3").err, Not(HasSubstr("memory of a card")));
 }
 
 TEST_F(Simulate, RefereeNamesTheLineOfPython) {
@@ -698,7 +715,10 @@ def workspace(*operations):
     heuristic, found = make(4, _201=(15, [graph.value])), make(3)
     row = (ctypes.c_void_p * 1)(found)
     assert cudnn.cudnnBackendGetAttribute(heuristic, 202, 15, i64(1), None, row) == 0
-    plan, bytes = make(5, _401=(15, [found.value])), i64()
+    plan, bytes, count, own = make(5, _401=(15, [found.value])), i64(), i64(), make(3)
+    row = (ctypes.c_void_p * 1)(own)  # as XLA asks for the configuration of a plan
+    assert cudnn.cudnnBackendGetAttribute(plan, 401, 15, i64(1), ctypes.byref(count), row) == 0
+    assert (count.value, row[0]) == (1, own.value), "the caller's descriptor is filled in"
     assert cudnn.cudnnBackendGetAttribute(plan, 402, 3, i64(1), None, ctypes.byref(bytes)) == 0
     return bytes.value
 

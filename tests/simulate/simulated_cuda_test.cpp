@@ -158,6 +158,33 @@ engine.join()
   EXPECT_EQ(figures["cards"][0]["torch"]["peak_allocated_bytes"], std::uint64_t{200} << 20);
 }
 
+/// vLLM asks its engine to end, and kills it at once.
+TEST_F(SimulatedCuda, KeepsPyTorchsFiguresOfAChildThatIsKilledAtItsEnd) {
+  std::ofstream{folder_ + "/torch.py"} << torch_in_a_child;
+  std::ofstream{folder_ + "/serve.py"} << R"(import multiprocessing, signal, sys, time, torch
+def serve(ready):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    torch.take(200)
+    ready.set()
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(0.5)  # frees what it holds
+forked = multiprocessing.get_context("fork")
+ready = forked.Event()
+engine = forked.Process(target=serve, args=(ready,))
+engine.start()
+assert ready.wait(60)
+engine.terminate()
+engine.kill()
+engine.join()
+)";
+  EXPECT_EQ(run(GPUMEM_PROGRAM, "simulate --json figures.json -- python3 serve.py"), 0) << content("err");
+  const auto figures = nlohmann::json::parse(content("figures.json"), nullptr, false);
+  ASSERT_EQ(figures["cards"].size(), 1U) << figures;
+  EXPECT_EQ(figures["cards"][0]["peak_live_by"], "torch") << content("err");
+}
+
 TEST_F(SimulatedCuda, LeavesNothingWhereItIsKilled) {
   std::ofstream{folder_ + "/waits.py"} << R"(import ctypes, os, time
 ctypes.CDLL("libcuda.so.1").cuInit(0)
@@ -203,6 +230,18 @@ print(hardware_utils.has_visible_nvidia_gpu(), before, os.environ["XLA_FLAGS"])
   EXPECT_EQ(run(GPUMEM_PROGRAM, "simulate --quiet -- python3 asks.py", own), 0) << content("err");
   EXPECT_EQ(content("out"),
             "True --xla_gpu_autotune_level=4 --xla_gpu_autotune_level=4 --xla_gpu_enable_command_buffer=\n");
+  EXPECT_THAT(content("err"), HasSubstr("If the program fails, set --xla_gpu_autotune_level=0"));
+
+  // Flags that the program sets after it has imported JAX.
+  std::ofstream{folder_ + "/jax/_src/xla_bridge.py"}
+      << "import os\ndef _init_backend(name): return name, os.environ['XLA_FLAGS']\n";
+  std::ofstream{folder_ + "/sets.py"} << R"(import os
+from jax._src import xla_bridge
+os.environ["XLA_FLAGS"] = "--own"
+print(*xla_bridge._init_backend("cuda"))
+)";
+  EXPECT_EQ(run(GPUMEM_PROGRAM, "simulate --quiet -- python3 sets.py"), 0) << content("err");
+  EXPECT_EQ(content("out"), "cuda --own --xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer=\n");
 }
 
 }  // namespace
