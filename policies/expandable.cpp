@@ -30,7 +30,8 @@ class expandable final : public policy {
   [[nodiscard]] policy_needs needs() const override { return {.without_pages = "caching"}; }
 
   [[nodiscard]] page_rules pages(const pool_view& view) const override {
-    return {.range_bytes = address_range_bytes(view), .lowest_fit_bytes = growth_rule::least_step_bytes,
+    return {.range_bytes = address_range_bytes(view),
+            .lowest_fit_bytes = growth_rule::least_step_bytes,
             .upper_end_bytes = 112 * kib,
             .upper_end_pool_bytes = gib};
   }

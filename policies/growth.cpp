@@ -134,7 +134,7 @@ growth_rule rule_of(const policy_setup& setup) {
 policy_parameter exchange_rate_parameter() {
   return {
       .name = "exchange_rate",
-      .values = "microseconds per MiB (`192`)",
+      .values = "microseconds per MiB (`96`)",
       .default_text = fmt::format("{}", growth_rule::default_exchange_rate),
       .help =
           "the device time worth spending to hold one MiB less: more means smaller steps, and idle memory that goes "

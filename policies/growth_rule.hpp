@@ -31,7 +31,7 @@ namespace gpumem {
 
 class growth_rule {
  public:
-  static constexpr std::uint64_t default_exchange_rate = 192;
+  static constexpr std::uint64_t default_exchange_rate = 96;
   static constexpr std::uint64_t least_step_bytes = 16 * mib;
 
   /// `exchange_rate` is in microseconds per MiB. At 0 memory is free: a step is half the pool, and nothing goes back.

@@ -120,7 +120,7 @@ class settings {
   bool ipc = false;
   byte_limit slack;
   std::string backing = "plain";     ///< or `mapped`
-  std::uint64_t exchange_rate = 192;  ///< microseconds per MiB
+  std::uint64_t exchange_rate = 96;  ///< microseconds per MiB
   std::string plan_path;
   std::string policy_library_path;  ///< find_policy reads the variable itself
   std::string cuda_driver_path;     ///< load_cuda_driver reads the variable itself

@@ -113,12 +113,11 @@ std::string oom_report::explanation() const {
                          format_bytes(report.device_free_bytes), format_bytes(report.device_total_bytes), held(s),
                          largest_holder(report), or_end_others(report));
     case oom_cause::fragmentation:
-      // Plain segments never come together, mapped memory does. Whether that serves the request shows only a replay.
+      // Only a replay of the earlier requests could name a policy that serves the request.
       return fmt::format(
-          "enough is free, but not in one piece: {}{}; free memory,{} or record the program with GPUMEM_TRACE: "
+          "enough is free, but not in one piece: {}{}; free memory, or record the program with GPUMEM_TRACE: "
           "`gpumem why` says who held what, and tries every policy on the recording",
-          held(s), left_outside(report),
-          s.mapped_pages == 0 ? " set GPUMEM_POLICY=expandable, whose free memory comes together," : "");
+          held(s), left_outside(report));
     case oom_cause::pending_work:
       if (!report.pending_on.empty()) {
         return fmt::format("{} of what fits wait for {}; end a stream capture or synchronise, then try again",

@@ -65,9 +65,8 @@ TEST(OomReport, HeadlineHasRequestCauseAndRemedy) {
   EXPECT_EQ(
       example(oom_cause::fragmentation).headline(),
       "out of memory on pool 0 (growth): 1.20 GiB asked, enough is free, but not in one piece: 3.40 GiB live and "
-      "512.00 MiB free in pieces of at most 96.00 MiB; free memory, set GPUMEM_POLICY=expandable, "
-      "whose free memory comes together, or record the program with GPUMEM_TRACE: `gpumem why` says who held what, and "
-      "tries every policy on the recording");
+      "512.00 MiB free in pieces of at most 96.00 MiB; free memory, or record the program with GPUMEM_TRACE: `gpumem "
+      "why` says who held what, and tries every policy on the recording");
 }
 
 // Failures that neither a free nor the end of another program would cure.

@@ -310,7 +310,8 @@ TEST(generate, draws_every_pattern_and_repeats_it_from_its_seed) {
     EXPECT_LE(once.peak_live_bytes, std::uint64_t{64} << 30) << once.name;
     seen.insert(once.name.substr(0, once.name.find('-')));
   }
-  EXPECT_EQ(seen, (std::set<std::string>{"adapters", "batching", "images", "largesmall", "replaced", "scratch", "twoone"}));
+  EXPECT_EQ(seen,
+            (std::set<std::string>{"adapters", "batching", "images", "largesmall", "replaced", "scratch", "twoone"}));
 }
 
 TEST(generate, draws_programs_whose_last_request_is_refused) {

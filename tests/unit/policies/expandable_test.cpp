@@ -69,8 +69,8 @@ TEST(Expandable, SlackInBytesAndNone) {
 TEST(Expandable, ByDefaultMakesAStepAheadWhileTheDemandRises) {
   const auto p = with_slack("");
   const page_request rising = p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 20 * mib, 20 * mib);
-  // sqrt(2 * 42.9 us * 10240 MiB / 192 us per MiB) = 67.6 MiB, on an H100
-  EXPECT_EQ(rising.make_bytes, 66 * mib);
+  // sqrt(2 * 42.9 us * 10240 MiB / 96 us per MiB) = 95.7 MiB, on an H100
+  EXPECT_EQ(rising.make_bytes, 94 * mib);
   EXPECT_EQ(rising.run_bytes, rising.make_bytes);
   EXPECT_EQ(p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 300 * mib, 300 * mib).make_bytes, 300 * mib)
       << "nothing ahead of a large request";

@@ -29,8 +29,10 @@ TEST(PolicyText, RefusesUnknownParameters) {
 TEST(PolicyText, ChecksParametersAgainstThoseThatAreDeclared) {
   const auto message = [](const char* text) { return find_policy(text).why().message(); };
   EXPECT_EQ(message("caching:slack=5%"), "policy caching:slack=5%: unknown parameter; expected none");
-  EXPECT_EQ(message("expandable:limti=4GiB"), "policy expandable:limti=4GiB: unknown parameter; expected slack=VALUE, exchange_rate=VALUE");
-  EXPECT_EQ(message("planned:renwe"), "policy planned:renwe: unknown parameter; expected record, renew, exchange_rate=VALUE");
+  EXPECT_EQ(message("expandable:limti=4GiB"),
+            "policy expandable:limti=4GiB: unknown parameter; expected slack=VALUE, exchange_rate=VALUE");
+  EXPECT_EQ(message("planned:renwe"),
+            "policy planned:renwe: unknown parameter; expected record, renew, exchange_rate=VALUE");
   EXPECT_EQ(message("planned:renew=1"), "policy planned:renew=1: expected the word alone");
   EXPECT_THAT(message("expandable:slack"), HasSubstr("expected slack=share of what is held"));
   EXPECT_TRUE(find_policy("expandable:slack=5%").ok());
