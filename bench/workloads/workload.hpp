@@ -34,7 +34,7 @@ const std::vector<workload_entry>& known_workloads();
 /// `seed` applies if the text names none. `bad_setting` names the text and the expected form.
 result<trace> make_workload(std::string_view text, std::uint64_t seed);
 
-/// Appends operations 5 us apart, apart from pauses, and assigns slots as for a recording.
+/// Appends operations 5 us apart, or later after a pause, and assigns slots as for a recording.
 class trace_builder {
  public:
   explicit trace_builder(unsigned streams = 1);

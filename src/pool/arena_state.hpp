@@ -38,7 +38,7 @@ struct pending_request {
   bool capturing = false;
   bool limit_refused = false;
   bool device_refused = false;
-  bool asked_for_idle = false;  ///< whether the device was asked for work, which a request does once
+  bool asked_whether_idle = false;  ///< the streams were asked if they have work, which a request does once
   status driver_error;
   std::optional<wait_deadline> deadline;  ///< set when the request first looks beyond free memory
 };

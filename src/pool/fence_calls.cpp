@@ -140,10 +140,10 @@ void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
   record(lock);
 }
 
-bool fence_calls::finds_idle(arena_lock& lock, owner_id stream) {
+bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t stream_key) {
   stream_order& streams = state_.streams;
-  if (!state_.may_give_back(lock) || (!streams.single() && streams.keys().captures_may_hide())) return false;
-  const context_events permit{streams.captures()};  // no blocking stream captures, as may_give_back has found
+  // Events on the context, and the driver's free, would invalidate a capture that is not noticed.
+  if (streams.keys().captures_may_hide() || !state_.may_give_back(lock)) return false;
   held_fences held{streams};
   const auto all_done = [&]() GPUMEM_UNDER_LOCK {
     streams.begin_round();
@@ -153,6 +153,7 @@ bool fence_calls::finds_idle(arena_lock& lock, owner_id stream) {
   };
   hold_all(lock, &held);
   if (!all_done()) return false;  // frees have work before them: no need to ask the streams
+  if (streams[stream].key != stream_key) stream = idle_owner;  // the slot is another stream's now
   for (owner_id each = 1; each < streams.slots().end(); ++each) {
     const stream_slot& slot = streams[each];
     if (!slot.in_use || slot.ended || slot.is_graph()) continue;

@@ -42,9 +42,9 @@ class fence_calls {
   /// nothing and nothing became free.
   bool wait_for_all(arena_lock& lock, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
   /// True if the device has no work on any stream that the pool knows; memory freed so far is then idle. Waits for
-  /// nothing. False as well if that cannot be asked: during a capture, or if several streams may have ended unnoticed.
-  /// `stream` is the slot of a stream whose handle is valid.
-  bool finds_idle(arena_lock& lock, owner_id stream) GPUMEM_UNDER_LOCK;
+  /// nothing. False as well if that cannot be asked: during a capture, or if one may be under way unnoticed. `stream`
+  /// is the slot of a stream whose handle is valid and whose key is `stream_key`.
+  bool finds_idle(arena_lock& lock, owner_id stream, std::uint64_t stream_key) GPUMEM_UNDER_LOCK;
   /// Adds to `held` the latest fence behind each owner's free blocks that others may use, and the fences of blocks that
   /// wait for uses; records the missing ones.
   void hold_all(arena_lock& lock, held_fences* held) GPUMEM_UNDER_LOCK;

@@ -75,11 +75,11 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
 // each give back what the other needs would otherwise never end.
 step_result oom_ladder::return_before_growth(arena_lock& lock, pending_request& request) {
   if (state_.paged() || request.capturing || state_.gate.taken()) return step_result::outcome::nothing;
-  if (request.asked_for_idle) return step_result::outcome::nothing;
+  if (request.asked_whether_idle) return step_result::outcome::nothing;
   const std::uint64_t grow_bytes = state_.pool_policy.grow(state_.view(), request.bytes).bytes;
   if (!trimmer_.would_return(grow_bytes)) return step_result::outcome::nothing;
-  request.asked_for_idle = true;
-  if (!fences_.finds_idle(lock, request.stream)) return step_result::outcome::nothing;
+  request.asked_whether_idle = true;
+  if (!fences_.finds_idle(lock, request.stream, request.stream_key)) return step_result::outcome::nothing;
   trimmer_.return_before_growth(lock, grow_bytes);
   state_.blocks.absorb_idle(request.owner);
   return step_result::of_search(state_.search(request));

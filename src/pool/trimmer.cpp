@@ -32,28 +32,32 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes, const 
   return returned;
 }
 
-bool trimmer::would_return(std::uint64_t grow_bytes) const { return next_before_growth(grow_bytes).has_value(); }
+bool trimmer::would_return(std::uint64_t grow_bytes) const { return next_before_growth(grow_bytes, false).has_value(); }
 
 // Goes on beyond the growth, as far as a segment's own bytes are worth its calls: the rest would have the sizes of
 // earlier requests, and smaller requests would cut it up and keep it from going back later.
 void trimmer::return_before_growth(arena_lock& lock, std::uint64_t grow_bytes) {
   while (state_.may_give_back(lock)) {
-    const std::optional<segment_index> next = next_before_growth(grow_bytes);
-    if (!next || !state_.blocks.segment_idle(*next)) return;
-    const std::uint64_t went = return_segment(lock, *next);
+    const std::optional<segment_index> next = next_before_growth(grow_bytes, true);
+    const std::uint64_t went = next ? return_segment(lock, *next) : 0;
     if (went == 0) return;
     state_.pool_policy.returned(state_.view(), went);
     grow_bytes = UINT64_MAX;
   }
 }
 
-// The largest segment without live blocks that the policy would give back, idle already or not.
-std::optional<segment_index> trimmer::next_before_growth(std::uint64_t grow_bytes) const {
+// The largest segment that the policy would give back: one that is idle, or one that is as soon as its fences are done.
+std::optional<segment_index> trimmer::next_before_growth(std::uint64_t grow_bytes, bool is_idle) const {
   const pool_view view = state_.view();
   return largest_where([&](segment_index index) GPUMEM_UNDER_LOCK {
     const heap_segment& segment = state_.blocks.segments()[index];
+    if (is_idle && !state_.blocks.segment_idle(index)) return false;
+    const auto may_become_idle = [&](const block& each) GPUMEM_UNDER_LOCK {
+      return each.state == block_state::free &&
+             (each.owner == idle_owner || state_.streams[each.owner].serves_others());
+    };
     block_index i = segment.first;
-    while (i != no_block && state_.blocks.at(i).state == block_state::free) i = state_.blocks.at(i).next;
+    while (i != no_block && may_become_idle(state_.blocks.at(i))) i = state_.blocks.at(i).next;
     return i == no_block && state_.pool_policy.returns_before_growth(view, segment.bytes, grow_bytes);
   });
 }

@@ -29,7 +29,8 @@ class trimmer {
  private:
   template <typename Condition>
   [[nodiscard]] std::optional<segment_index> largest_where(const Condition& holds) const GPUMEM_UNDER_LOCK;
-  [[nodiscard]] std::optional<segment_index> next_before_growth(std::uint64_t grow_bytes) const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] std::optional<segment_index> next_before_growth(std::uint64_t grow_bytes,
+                                                                bool is_idle) const GPUMEM_UNDER_LOCK;
   std::uint64_t return_segment(arena_lock& lock, segment_index segment) GPUMEM_UNDER_LOCK;
   void explain_rest(bool allowed, bool withheld, trim_result* trimmed) const GPUMEM_UNDER_LOCK;
   [[nodiscard]] std::uint64_t idle_pages_of(const heap_segment& segment) const GPUMEM_UNDER_LOCK;

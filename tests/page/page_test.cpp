@@ -159,7 +159,7 @@ TEST_F(page, the_slider_moves_the_map_by_keyboard_too) {
   browser_->press("End");
   EXPECT_EQ(value("Number(document.getElementById('map').dataset.op) + 1"), value("report.data.rows[0].history.ops"));
   EXPECT_THAT(value("document.getElementById('time').getAttribute('aria-valuetext')").get<std::string>(),
-              testing::HasSubstr("reserved 112 MiB"));
+              testing::HasSubstr("reserved 122 MiB"));
 }
 
 TEST_F(page, every_policy_has_a_map) {

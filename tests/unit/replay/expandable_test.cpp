@@ -133,7 +133,7 @@ TEST_P(expandable_default, costs_less_device_time_than_caching) {
   EXPECT_GT(expandable.utilization(), caching.utilization() - 0.05);
 }
 
-TEST_P(expandable_default, loses_no_utilization_to_thread_caches_and_nor_do_others) {
+TEST_P(expandable_default, loses_no_utilization_to_thread_caches_and_nor_does_caching) {
   const std::string path = file_of(GetParam());
   if (path.empty()) GTEST_SKIP() << no_recording(fmt::format("gpu/{}.csv.gz", GetParam()));
   const trace t = load(path);
