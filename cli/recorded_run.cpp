@@ -79,8 +79,8 @@ void check_peaks_of_torch(const simulated_process& process, recording& recorded)
       format_bytes(live), format_bytes(recorded.trace.peak_live_bytes)));
 }
 
-/// Warns of a program that filled the large card of the run: it probably takes a share of what a card has, so its peak
-/// is not what it needs.
+/// Warns if the program filled more than half of the run's large card. Such a program probably takes a share of the
+/// card's memory, and then its peak says nothing about the memory that it needs.
 void note_share_of_card(const simulated_process& process, recording& recorded) {
   const std::uint64_t taken = reserved_of(process.record.card[0]);
   if (taken <= room_for_everything / 2) return;

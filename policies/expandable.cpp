@@ -50,8 +50,8 @@ class expandable final : public policy {
     const std::uint64_t run = is_near_limit(view, need_bytes) ? page_ : step;
     const std::uint64_t room = room_bytes(view, peak + growth_rule::least_step_bytes + view.moved_bytes);
     if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run, .over_bytes = 0};
-    // Nothing is made ahead while one page holds all live blocks: small blocks would divide it, and a later large
-    // request would not fit there.
+    // While one page holds all live blocks, no pages are made ahead, because small blocks would divide them and a later
+    // large request would find no place in these pages.
     const bool ahead = live > view.peak_live_bytes && live > page_;
     return {.make_bytes = std::max(missing_bytes, ahead ? step : 0), .run_bytes = run};
   }

@@ -15,9 +15,9 @@
 /// **Giving back** is ski rental (Karlin et al. 1988). To hold an idle segment costs its bytes at the rate, once; to
 /// give it back and take such a segment anew costs two calls, each time. A segment goes back if the calls cost less
 /// than the growth that it saves, and while all such calls together have cost less than the pool's bytes at the rate.
-/// So the pool spends at most twice what the better of two fixed choices costs (never to give back, or always), and
-/// requests that return in each step soon keep their segments. The bound assumes the prices of call_prices.hpp, and
-/// that bytes cost only where the pool's peak rises.
+/// So the pool spends at most twice the cost of the better fixed choice (to give segments back always, or never), and
+/// requests that return in each step soon keep their segments. The bound assumes the prices of call_prices.hpp. It also
+/// assumes that bytes cost only where the pool's peak rises.
 #pragma once
 
 #include <algorithm>

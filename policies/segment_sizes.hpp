@@ -25,8 +25,8 @@ namespace gpumem {
   return checked_round_up(need_bytes, granule_bytes(view)).value_or(UINT64_MAX);
 }
 
-/// Addresses for a pool that maps pages. They cost nothing, and are several times the device's memory because memory
-/// taken after a return is mapped at the end of what was mapped before.
+/// The bytes of addresses for a pool that maps pages: several times the device's memory, because the pool maps memory
+/// that it takes after a return behind the addresses of the returned memory. Addresses cost nothing.
 [[nodiscard]] inline std::uint64_t address_range_bytes(const pool_view& view) noexcept {
   return 4 * round_up(view.total_bytes, granule_bytes(view));
 }

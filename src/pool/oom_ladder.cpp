@@ -71,8 +71,8 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
 }
 
 // Gives back idle segments if the policy says so. The driver's free waits for all work of the device, so this happens
-// only if there is none. The request is searched again, because the lock is released. Once a request: two requests that
-// each give back what the other needs would otherwise never end.
+// only if there is none. The request is searched again, because the lock is released. A request tries this once,
+// because two requests that give back the memory that the other one needs would otherwise never end.
 step_result oom_ladder::return_before_growth(arena_lock& lock, pending_request& request) {
   if (state_.paged() || request.capturing || state_.gate.taken()) return step_result::outcome::nothing;
   if (request.asked_whether_idle) return step_result::outcome::nothing;
