@@ -70,6 +70,13 @@ std::string largest_holder(const oom_report& report) {
   return fmt::format(", pid {}{} {}{}", first.pid, name, format_bytes(first.bytes), more);
 }
 
+/// Segments never come together, but pages do. Only a replay of the earlier requests (`gpumem why`) could say whether the
+/// request would have been served.
+std::string_view or_map_pages(const oom_report& report) {
+  constexpr std::string_view paged = "expandable";
+  return report.policy.starts_with(paged) ? "" : ", set GPUMEM_POLICY=expandable, which joins free pages";
+}
+
 }  // namespace
 
 std::string_view to_string(oom_cause cause) noexcept {
@@ -113,11 +120,10 @@ std::string oom_report::explanation() const {
                          format_bytes(report.device_free_bytes), format_bytes(report.device_total_bytes), held(s),
                          largest_holder(report), or_end_others(report));
     case oom_cause::fragmentation:
-      // Only a replay of the earlier requests could name a policy that serves the request.
       return fmt::format(
-          "enough is free, but not in one piece: {}{}; free memory, or record the program with GPUMEM_TRACE: "
+          "enough is free, but not in one piece: {}{}; free memory{}, or record the program with GPUMEM_TRACE: "
           "`gpumem why` says who held what, and tries every policy on the recording",
-          held(s), left_outside(report));
+          held(s), left_outside(report), or_map_pages(report));
     case oom_cause::pending_work:
       if (!report.pending_on.empty()) {
         return fmt::format("{} of what fits wait for {}; end a stream capture or synchronise, then try again",

@@ -65,8 +65,9 @@ TEST(OomReport, HeadlineHasRequestCauseAndRemedy) {
   EXPECT_EQ(
       example(oom_cause::fragmentation).headline(),
       "out of memory on pool 0 (growth): 1.20 GiB asked, enough is free, but not in one piece: 3.40 GiB live and "
-      "512.00 MiB free in pieces of at most 96.00 MiB; free memory, or record the program with GPUMEM_TRACE: `gpumem "
-      "why` says who held what, and tries every policy on the recording");
+      "512.00 MiB free in pieces of at most 96.00 MiB; free memory, set GPUMEM_POLICY=expandable, which joins free "
+      "pages, or record the program with GPUMEM_TRACE: `gpumem why` says who held what, and tries every policy on the "
+      "recording");
 }
 
 // Failures that neither a free nor the end of another program would cure.
@@ -155,9 +156,13 @@ TEST(OomReport, NamesTheStreamThatPendingMemoryWaitsFor) {
             "capture or synchronise, then try again");
 }
 
-TEST(OomReport, AdvisesNoUntestedPolicy) {
+TEST(OomReport, NamesAPolicyOnlyAgainstFragmentationThatItDoesNotHave) {
   for (const oom_cause cause : causes) {
-    EXPECT_EQ(example(cause).headline().find("GPUMEM_POLICY"), std::string::npos) << example(cause).headline();
+    for (const char* policy : {"growth", "caching", "expandable", "expandable:slack=5%"}) {
+      const bool helps = cause == oom_cause::fragmentation && !std::string_view{policy}.starts_with("expandable");
+      const std::string headline = example(cause, policy).headline();
+      EXPECT_EQ(headline.find("GPUMEM_POLICY=expandable") != std::string::npos, helps) << headline;
+    }
   }
 }
 
