@@ -41,6 +41,11 @@ struct pending_request {
   bool asked_whether_idle = false;  ///< the streams were asked if they have work, which a request does once
   status driver_error;
   std::optional<wait_deadline> deadline;  ///< set when the request first looks beyond free memory
+
+  /// The least segment that has room for the request wherever it begins.
+  [[nodiscard]] std::uint64_t segment_bytes() const noexcept {
+    return alignment <= block_granularity ? bytes : bytes + alignment;
+  }
 };
 
 /// The result of one step for a request. A step that released the lock has searched again since.

@@ -145,11 +145,15 @@ bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t st
   // Events on the context, and the driver's free, would invalidate a capture that is not noticed.
   if (streams.keys().captures_may_hide() || !state_.may_give_back(lock)) return false;
   held_fences held{streams};
+  const auto is_done = [&](fence_index fence) GPUMEM_UNDER_LOCK {
+    return streams.ask(fence) == tracked_fence::state::done;
+  };
   const auto all_done = [&]() GPUMEM_UNDER_LOCK {
-    streams.begin_round();
-    return std::ranges::all_of(held.all(), [&](fence_index fence) GPUMEM_UNDER_LOCK {
-      return streams.ask(fence) == tracked_fence::state::done;
-    });
+    for (std::size_t queries = 0; queries < most_queries; queries += held.all().size()) {
+      streams.begin_round();
+      if (std::ranges::all_of(held.all(), is_done)) return true;
+    }
+    return false;
   };
   hold_all(lock, &held);
   if (!all_done()) return false;  // frees have work before them: no need to ask the streams
@@ -157,13 +161,10 @@ bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t st
   for (owner_id each = 1; each < streams.slots().end(); ++each) {
     const stream_slot& slot = streams[each];
     if (!slot.in_use || slot.ended || slot.is_graph()) continue;
-    const result<fence_index> made = streams.reserve_fence(each, each == stream);
-    if (!made) {
+    if (!held.add_new(each, each == stream)) {
       record(lock);  // those that are reserved already
       return false;
     }
-    held.add(*made);
-    streams.fences().unref(*made);
   }
   record(lock);
   const bool idle = all_done();

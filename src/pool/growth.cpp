@@ -55,8 +55,8 @@ step_result growth::grow(arena_lock& lock, pending_request& request) {
     const step_result paged_in = pager_.page_in(lock, request);
     if (state_.paged()) return paged_in;  // else the first range was refused, and the pool uses segments
   }
-  const std::uint64_t need = request.alignment <= block_granularity ? request.bytes : request.bytes + request.alignment;
-  const std::uint64_t got = add_segment(lock, state_.pool_policy.grow(state_.view(), need), request);
+  const segment_request ask = state_.pool_policy.grow(state_.view(), request.segment_bytes());
+  const std::uint64_t got = add_segment(lock, ask, request);
   if (got != 0) state_.pool_policy.grew(state_.view(), got);
   return step_result::of_search(state_.search(request));
 }

@@ -14,10 +14,6 @@ namespace {
 /// Bounds the retries for a callback that keeps returning true without freeing anything.
 constexpr unsigned most_callback_rounds = 16;
 
-/// The number of queries of events before the pool grows. An event on an idle stream is done 1.1 us after its record, a
-/// query takes 0.3 us, and a segment costs 100 us (bench/results/h100).
-constexpr std::size_t most_queries = 16;
-
 }  // namespace
 
 block_index oom_ladder::climb(arena_lock& lock, pending_request& request) {
@@ -76,10 +72,14 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
 step_result oom_ladder::return_before_growth(arena_lock& lock, pending_request& request) {
   if (state_.paged() || request.capturing || state_.gate.taken()) return step_result::outcome::nothing;
   if (request.asked_whether_idle) return step_result::outcome::nothing;
-  const std::uint64_t grow_bytes = state_.pool_policy.grow(state_.view(), request.bytes).bytes;
+  // Only a policy that may give something back is asked how it grows: a policy may count these calls.
+  if (!trimmer_.would_return(UINT64_MAX)) return step_result::outcome::nothing;
+  const std::uint64_t grow_bytes = state_.pool_policy.grow(state_.view(), request.segment_bytes()).bytes;
   if (!trimmer_.would_return(grow_bytes)) return step_result::outcome::nothing;
   request.asked_whether_idle = true;
   if (!fences_.finds_idle(lock, request.stream, request.stream_key)) return step_result::outcome::nothing;
+  state_.blocks.absorb_idle(request.owner);
+  if (const block_index i = state_.search(request); i != no_block) return step_result::of_search(i);
   trimmer_.return_before_growth(lock, grow_bytes);
   state_.blocks.absorb_idle(request.owner);
   return step_result::of_search(state_.search(request));
@@ -217,7 +217,7 @@ step_result oom_ladder::reuse_what_is_done(arena_lock& lock, pending_request& re
   fences_.record(lock);
   // A poll queries each stream at most once, and the blocks that wait for uses.
   const std::size_t queries_each = events + state_.streams.slots().streams();
-  for (std::size_t queries = 0; queries < most_queries; queries += queries_each) {
+  for (std::size_t queries = 0; queries < fence_calls::most_queries; queries += queries_each) {
     fences_.poll(lock);
     state_.blocks.absorb_idle(request.owner);
     if (const block_index i = state_.search(request); i != no_block) return step_result::of_search(i);

@@ -48,6 +48,14 @@ class held_fences {
     streams_.fences().ref(fence);
     held_.push_back(fence);
   }
+  /// Adds a fence behind all work of `owner` so far; false if none can be recorded. `is_known_to_live` as for
+  /// stream_order::reserve_fence.
+  bool add_new(owner_id owner, bool is_known_to_live) {
+    make_room(held_);
+    const result<fence_index> f = streams_.reserve_fence(owner, is_known_to_live);
+    if (f) held_.push_back(*f);
+    return f.ok();
+  }
   [[nodiscard]] const std::vector<fence_index>& all() const noexcept { return held_; }
 
  private:

@@ -177,6 +177,17 @@ TEST(growth, idle_segments_stay_while_the_device_has_work) {
   EXPECT_EQ(x.device.hazard_count(), 0U);
 }
 
+// As on a card, where an event on an idle stream is done a microsecond after its record. The simulated device takes 1 us
+// for a record and 0.5 us for a query.
+TEST(growth, asks_again_for_work_that_ends_within_a_few_queries) {
+  returning_pool x;
+  const address block = x.tested.take(400 * mib);
+  x.tested.give(block);
+  x.device.enqueue_use({}, 6'000, block, 400 * mib);
+  ASSERT_NE(x.tested.take(800 * mib), 0U);
+  EXPECT_EQ(x.device.used_bytes(), 800 * mib);
+}
+
 TEST(growth, work_of_another_stream_keeps_idle_segments_too) {
   returning_pool x{stream_id_mode::notify};
   const stream_ref slow = x.device.create_stream();
