@@ -7,8 +7,9 @@
 namespace gpumem {
 
 /// The rule of a pool with that setup, and the parameter that it reads.
-growth_rule rule_of(const policy_setup& setup);
-policy_parameter exchange_rate_parameter();
+growth_rule rule_of(const policy_setup& setup, std::uint64_t default_rate = growth_rule::default_exchange_rate);
+policy_parameter exchange_rate_parameter(const char* more_effects,
+                                         std::uint64_t default_rate = growth_rule::default_exchange_rate);
 
 struct built_in_policy {
   policy_entry entry;

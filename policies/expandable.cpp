@@ -1,15 +1,16 @@
 /// expandable: maps memory page by page behind reserved addresses, and reuses idle pages before it makes new ones.
 ///
 /// Reserved memory may exceed the peak of live memory by the slack. Beyond the slack, the pool moves idle pages: it
-/// unmaps them and maps them where they are needed. By default the slack is one least step, and then ski rental
-/// (growth_rule.hpp): a page that misses is first moved, the rent; once as much has moved, the pool makes it, the
-/// purchase. So the slack grows by the moved bytes, and a step that repeats stops moving pages. Parameters:
+/// unmaps them and maps them where they are needed. By default the slack is one step (growth_rule.hpp), which the pool
+/// makes ahead while demand rises, and then ski rental decides: addresses that lost a page get one back by a move, the
+/// rent; after that the pool makes as many pages, the purchase. So the slack grows by the refilled bytes, and a step
+/// that repeats stops moving pages. Pages that only follow the program to new addresses add no slack. Parameters:
 ///
-/// | parameter       |                                                                               |
-/// |-----------------|-------------------------------------------------------------------------------|
-/// | `exchange_rate` | as for growth: while demand rises, pages are made in steps that it determines |
-/// | least step      | as for growth; also the slack; requests of that size go to the lowest place    |
-/// | `singly`        | the last 16 GiB are made page by page, since single pages can always move     |
+/// | parameter       |                                                                           |
+/// |-----------------|---------------------------------------------------------------------------|
+/// | `exchange_rate` | as for growth, but 16 times as high: this policy is for scarce memory     |
+/// | least step      | as for growth; requests of that size go to the lowest place               |
+/// | `singly`        | the last 16 GiB are made page by page, since single pages can always move |
 ///
 /// `page_rules::upper_end_bytes` and `upper_end_pool_bytes` place small blocks; no number of pages depends on them.
 #include <algorithm>
@@ -21,6 +22,8 @@
 
 namespace gpumem {
 namespace {
+
+constexpr std::uint64_t default_exchange_rate = 16 * growth_rule::default_exchange_rate;
 
 class expandable final : public policy {
  public:
@@ -36,8 +39,7 @@ class expandable final : public policy {
             .upper_end_pool_bytes = gib};
   }
 
-  /// A configured slack is exact to the page. By default the pool makes pages in runs, which are cheap, and some ahead
-  /// of rising demand; both lower utilization a little.
+  /// The missing pages are one run: when the block is freed, the run can move or go as a whole.
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t need_bytes,
                                      std::uint64_t missing_bytes) const override {
     const std::uint64_t live = view.live_bytes + need_bytes;
@@ -46,14 +48,14 @@ class expandable final : public policy {
       return {.make_bytes = std::min(room_bytes(view, peak + set_slack_bytes(peak)), missing_bytes),
               .run_bytes = page_};
     }
-    const std::uint64_t step = std::max(round_down(rule_.page_step_bytes(view.reserved_bytes), page_), page_);
-    const std::uint64_t run = is_near_limit(view, need_bytes) ? page_ : step;
-    const std::uint64_t room = room_bytes(view, peak + growth_rule::least_step_bytes + view.moved_bytes);
+    const std::uint64_t run = is_near_limit(view, need_bytes) ? page_ : UINT64_MAX;
+    const std::uint64_t step = round_down(rule_.page_step_bytes(view.reserved_bytes), page_);
+    const std::uint64_t room = room_bytes(view, peak + step + view.refilled_bytes);
     if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run, .over_bytes = 0};
     // While one page holds all live blocks, no pages are made ahead, because small blocks would divide them and a later
     // large request would find no place in these pages.
     const bool ahead = live > view.peak_live_bytes && live > page_;
-    return {.make_bytes = std::max(missing_bytes, ahead ? step : 0), .run_bytes = run};
+    return {.make_bytes = std::min(std::max(missing_bytes, ahead ? step : 0), room), .run_bytes = run};
   }
 
   /// The pool does not take whole segments under this policy.
@@ -95,11 +97,11 @@ built_in_policy expandable_policy() {
        .summary = "page by page behind reserved addresses; reuses idle pages before it makes new ones",
        .parameters = {{.name = "slack",
                        .values = "share of what is held (`5%`) or bytes (`64MiB`)",
-                       .default_text = "16 MiB, and as much as pages have moved",
+                       .default_text = "one step, 16 MiB or more, and as much as addresses lost and needed again",
                        .help = "how far reserved memory may exceed live memory before pages move instead of being made",
                        .check = [](std::string_view value,
                                    std::string_view what) { return parse_share_or_bytes(value, what).why(); }},
-                      exchange_rate_parameter()},
+                      exchange_rate_parameter(", and as much less slack", default_exchange_rate)},
        .variants = {"slack=5%", "slack=1%", "slack=25%"},
        .takes =
            "page by page behind reserved addresses; beyond the slack it moves idle pages instead of making new ones",
@@ -109,7 +111,7 @@ built_in_policy expandable_policy() {
         byte_limit slack;
         const auto given = setup.parameters.find("slack");
         if (given != setup.parameters.end()) slack = *parse_share_or_bytes(given->second, "slack");
-        return std::make_unique<expandable>(setup.page_bytes, slack, rule_of(setup));
+        return std::make_unique<expandable>(setup.page_bytes, slack, rule_of(setup, default_exchange_rate));
       }};
 }
 

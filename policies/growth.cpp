@@ -88,6 +88,10 @@ class growth_in_one_region final : public growth {
   static constexpr std::uint64_t step_share = 48;  ///< a step is 1/48 of the pool; at most the last step is wasted
 };
 
+constexpr const char* rate_also =
+    ", and idle memory that goes back sooner; `0` never gives back before growth. With `backing=mapped`, and under "
+    "`growth:segments`, it has no effect";
+
 policy_parameter backing_parameter() {
   return {.name = "backing",
           .values = "`plain` or `mapped`",
@@ -115,7 +119,7 @@ built_in_policy growth_with(policy_needs needs, const char* name, const char* su
                             const char* choose_when) {
   return {{.name = name,
            .summary = summary,
-           .parameters = {backing_parameter(), exchange_rate_parameter()},
+           .parameters = {backing_parameter(), exchange_rate_parameter(rate_also)},
            .takes = takes,
            .gives_back = "as `growth`",
            .choose_when = choose_when},
@@ -124,21 +128,19 @@ built_in_policy growth_with(policy_needs needs, const char* name, const char* su
 
 }  // namespace
 
-growth_rule rule_of(const policy_setup& setup) {
+growth_rule rule_of(const policy_setup& setup, std::uint64_t default_rate) {
   const auto rate = setup.parameters.find("exchange_rate");
   const bool is_set = rate != setup.parameters.end();
-  return {is_set ? *parse_exchange_rate(rate->second, rate->first) : growth_rule::default_exchange_rate,
-          prices_of(setup.card, setup.compute_major)};
+  return {is_set ? *parse_exchange_rate(rate->second, rate->first) : default_rate, prices_of(setup.card, setup.compute_major)};
 }
 
-policy_parameter exchange_rate_parameter() {
+policy_parameter exchange_rate_parameter(const char* more_effects, std::uint64_t default_rate) {
   return {
       .name = "exchange_rate",
       .values = "microseconds per MiB (`96`)",
-      .default_text = fmt::format("{}", growth_rule::default_exchange_rate),
-      .help =
-          "the device time worth spending to hold one MiB less: more means smaller steps, and idle memory that goes "
-          "back sooner; `0` never gives back before growth",
+      .default_text = fmt::format("{}", default_rate),
+      .help = fmt::format("the device time worth spending to hold one MiB less: more means smaller steps{}",
+                          more_effects),
       .check = [](std::string_view value, std::string_view what) { return parse_exchange_rate(value, what).why(); }};
 }
 
@@ -150,7 +152,7 @@ built_in_policy growth_policy() {
                        .help = "grows as TensorFlow's allow_growth: segments from 2 MiB on, each twice the previous "
                                "one, shared by all sizes; they go back only on `trim`"},
                       backing_parameter(),
-                      exchange_rate_parameter()},
+                      exchange_rate_parameter(rate_also)},
        .variants = {"backing=mapped"},
        .takes = "on demand: a large request gets a segment of its own, others share steps of 16 MiB or more, which "
                 "grow with the root of the pool",

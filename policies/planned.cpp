@@ -46,7 +46,7 @@ built_in_policy planned_policy() {
                       {.name = "renew",
                        .help = "follows the plan, serves as `growth` if there is none, and writes a new one after a "
                                "run that departs from it"},
-                      exchange_rate_parameter()},
+                      exchange_rate_parameter("")},
        .takes = "one segment for the plan of an earlier run; beside it as `growth`",
        .gives_back = "nothing; without a plan as `growth`",
        .choose_when = "the program repeats the same step"},

@@ -139,6 +139,9 @@ void page_manager::begin(const remap_batch& step) {
   map_.make_room(runs);
   if (!step.may_unmap) stranded_.reserve(stranded_.size() + runs);
   heap_.make_room_for_blocks(4 * runs);  // per run: two at its source, two at its target
+  for (const remap_batch::run& r : step.runs) {
+    if (r.moves) map_.vacate(r.source.begin, r.source.bytes, page_bytes());
+  }
   for (std::size_t k = 0; k < step.runs.size() && step.runs[k].moves;) {
     const address begin = step.runs[k].source.begin;
     address end = begin;
@@ -159,7 +162,7 @@ page_manager::finished page_manager::finish(const remap_batch& step) {
     const std::uint64_t bytes = r.source.bytes;
     switch (r.state) {
       case remap_batch::outcome::arrived:
-        map_.insert({r.target, bytes, r.source.pages});
+        refilled_bytes_ += map_.insert({r.target, bytes, r.source.pages}) * page_bytes();
         (r.moves ? done.remapped_pages : done.mapped_pages) += bytes / page_bytes();
         heap_.commit(unbacked_at(r.target), r.target, bytes);
         if (!r.moves) done.new_bytes += bytes;
@@ -218,6 +221,7 @@ std::vector<mapped_run> page_manager::take_longest_idle(std::uint64_t bytes, pag
   std::ranges::reverse(going);
   map_.make_room(going.size());  // `finish` puts runs back that the driver does not unmap
   heap_.make_room_for_blocks(4);
+  map_.vacate(begin, end - begin, page_bytes());
   take(begin, end - begin);
   heap_.set_blocks_aside(2);
   return going;

@@ -75,6 +75,10 @@ class page_manager {
   [[nodiscard]] const std::vector<mapped_run>& stranded() const noexcept { return stranded_; }
   void finish_stranded(const returned_runs& done) noexcept;
 
+  /// The bytes of all pages that vacated addresses (page_map.hpp) got so far.
+  [[nodiscard]] std::uint64_t refilled_bytes() const noexcept { return refilled_bytes_; }
+  /// Call when pages have gone to the device for good, not to make room for others.
+  void forget_vacated() noexcept { map_.forget_vacated(); }
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
   [[nodiscard]] std::uint64_t in_transit_bytes() const noexcept { return in_transit_bytes_; }
   /// Checks that runs are whole pages and do not overlap, that their bytes equal the heap's, and that no unbacked block
@@ -96,6 +100,7 @@ class page_manager {
   page_map map_;
   std::vector<mapped_run> stranded_;
   std::uint64_t in_transit_bytes_ = 0;
+  std::uint64_t refilled_bytes_ = 0;
 };
 
 }  // namespace gpumem

@@ -16,17 +16,24 @@ void page_map::make_room(std::size_t runs) {
   }
 }
 
-void page_map::insert(const mapped_run& run) {
+std::size_t page_map::insert(const mapped_run& run) {
   shortest_bytes_ = std::min(shortest_bytes_, run.bytes);
   if (room_.empty()) {
     runs_.emplace(run.begin, run);
-    return;
+  } else {
+    auto node = std::move(room_.back());
+    room_.pop_back();
+    node.key() = run.begin;
+    node.mapped() = run;
+    runs_.insert(std::move(node));
   }
-  auto node = std::move(room_.back());
-  room_.pop_back();
-  node.key() = run.begin;
-  node.mapped() = run;
-  runs_.insert(std::move(node));
+  const std::size_t vacated = vacated_.size();
+  vacated_.erase(vacated_.lower_bound(run.begin), vacated_.lower_bound(run.begin + run.bytes));
+  return vacated - vacated_.size();
+}
+
+void page_map::vacate(address begin, std::uint64_t bytes, std::uint64_t page_bytes) {
+  for (address page = begin; page < begin + bytes; page += page_bytes) vacated_.insert(page);
 }
 
 void page_map::erase(address begin, std::uint64_t bytes) noexcept {

@@ -1,11 +1,13 @@
 // Maps the addresses of a pool's ranges to physical memory.
 //
 // A run is the result of one `create`: one or more pages, mapped and unmapped as a whole. An address without a run is
-// unbacked. Takes one node of host memory per run. The pool's lock guards the map.
+// unbacked. A vacated page is an unbacked one whose memory went to other addresses, or to the device to make room for
+// them. Takes one node of host memory per run and per vacated page. The pool's lock guards the map.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "gpumem/device.hpp"
@@ -30,10 +32,14 @@ class page_map {
  public:
   /// Preallocates nodes, so that the next `runs` calls of `insert` take no host memory. 0 frees the unused nodes.
   void make_room(std::size_t runs);
-  /// Requires that `run` overlaps no other run.
-  void insert(const mapped_run& run);
+  /// Requires that `run` overlaps no other run. Returns how many of its pages were vacated; they are no longer.
+  std::size_t insert(const mapped_run& run);
   /// Removes every run that lies wholly in `[begin, begin + bytes)`.
   void erase(address begin, std::uint64_t bytes) noexcept;
+  /// Call before the whole pages of `[begin, begin + bytes)` are erased, if other addresses get their memory.
+  void vacate(address begin, std::uint64_t bytes, std::uint64_t page_bytes);
+  /// Vacated pages count as never used from now on.
+  void forget_vacated() noexcept { vacated_.clear(); }
 
   /// The stretches of runs that lie wholly in idle blocks of `pool_heap`, lowest first. Skips runs that touch
   /// `[keep, keep_end)`.
@@ -42,12 +48,15 @@ class page_map {
   [[nodiscard]] bool touches(address begin, std::uint64_t bytes) const;
 
   [[nodiscard]] const std::map<address, mapped_run>& runs() const noexcept { return runs_; }
-  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept { return runs_.size() * (sizeof(mapped_run) + 48); }
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
+    return runs_.size() * (sizeof(mapped_run) + 48) + vacated_.size() * (sizeof(address) + 32);
+  }
 
  private:
   std::map<address, mapped_run> runs_;
   std::uint64_t shortest_bytes_ = UINT64_MAX;  ///< no inserted run was shorter, so shorter idle blocks hold none
   std::vector<std::map<address, mapped_run>::node_type> room_;
+  std::set<address> vacated_;  ///< the beginnings of pages
 };
 
 }  // namespace gpumem

@@ -206,7 +206,9 @@ std::uint64_t pager::return_pages(arena_lock& lock, std::uint64_t bytes, const w
   if (state_.gate.taken() && !state_.gate.wait(lock, deadline.end())) return 0;
   const growth_ticket ticket{state_.gate};
   undo_stranded(lock, state_.may_give_back(lock));
-  return return_stretches(lock, bytes, {});
+  const std::uint64_t returned = return_stretches(lock, bytes, {});
+  state_.pages.forget_vacated();
+  return returned;
 }
 
 }  // namespace gpumem

@@ -69,23 +69,25 @@ TEST(Expandable, SlackInBytesAndNone) {
 TEST(Expandable, ByDefaultMakesAStepAheadWhileTheDemandRises) {
   const auto p = with_slack("");
   const page_request rising = p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 20 * mib, 20 * mib);
-  // sqrt(2 * 42.9 us * 10240 MiB / 96 us per MiB) = 95.7 MiB, on an H100
-  EXPECT_EQ(rising.make_bytes, 94 * mib);
-  EXPECT_EQ(rising.run_bytes, rising.make_bytes);
+  // sqrt(2 * 42.9 us * 10240 MiB / 1536 us per MiB) = 23.9 MiB, on an H100
+  EXPECT_EQ(rising.make_bytes, 22 * mib);
+  EXPECT_GE(rising.run_bytes, rising.make_bytes) << "one run";
   EXPECT_EQ(p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 300 * mib, 300 * mib).make_bytes, 300 * mib)
       << "nothing ahead of a large request";
   EXPECT_EQ(p->page_in(holding(gib, 9 * gib, 10 * gib), 20 * mib, 20 * mib).make_bytes, 20 * mib)
       << "after `trim`: as much was live before";
 }
 
-TEST(Expandable, ByDefaultMovesPagesBeyondAStepAndTheMovedBytes) {
+TEST(Expandable, ByDefaultMovesPagesBeyondAStepAndTheRefilledBytes) {
   const auto p = with_slack("");
-  pool_view v = holding(10 * gib + 16 * mib, 9 * gib, 10 * gib);
+  pool_view v = holding(10 * gib + 22 * mib, 9 * gib, 10 * gib);
   const page_request moves = p->page_in(v, 20 * mib, 20 * mib);
   EXPECT_EQ(moves.make_bytes, 0U);
   EXPECT_EQ(moves.over_bytes, 0U) << "idle runs go back first";
   v.moved_bytes = 20 * mib;
-  EXPECT_EQ(p->page_in(v, 20 * mib, 20 * mib).make_bytes, 20 * mib) << "as much has moved: now it is bought";
+  EXPECT_EQ(p->page_in(v, 20 * mib, 20 * mib).make_bytes, 0U) << "they may lie where they are needed for good";
+  v.refilled_bytes = 20 * mib;
+  EXPECT_EQ(p->page_in(v, 20 * mib, 20 * mib).make_bytes, 20 * mib) << "addresses needed as much back: now it is bought";
   v.reserved_bytes += 20 * mib;
   EXPECT_EQ(p->page_in(v, 20 * mib, 20 * mib).make_bytes, 0U);
 }
@@ -99,7 +101,7 @@ TEST(Expandable, AStepThatRepeatsMovesItsPagesOnce) {
   for (int step = 0; step < 5 && lacks != 0; ++step) {
     const std::uint64_t made = std::min(p->page_in(v, lacks, lacks).make_bytes, lacks);
     v.reserved_bytes += made;
-    v.moved_bytes += lacks - made;
+    v.refilled_bytes += lacks - made;
     moving_steps += made < lacks ? 1 : 0;
     lacks -= made;
   }
@@ -118,10 +120,10 @@ TEST(Expandable, MakesNothingAheadWhileOnePageIsEnough) {
 }
 
 TEST(Expandable, TheExchangeRateIsAParameter) {
-  const auto dear = make_policy("expandable:exchange_rate=1920", {.total_bytes = 80 * gib, .page_bytes = page});
-  ASSERT_TRUE(dear) << dear.why().message();
+  const auto cheap = make_policy("expandable:exchange_rate=96", {.total_bytes = 80 * gib, .page_bytes = page});
+  ASSERT_TRUE(cheap) << cheap.why().message();
   const pool_view v = holding(30 * gib, 30 * gib, 30 * gib);
-  EXPECT_LT((*dear)->page_in(v, page, page).make_bytes, with_slack("")->page_in(v, page, page).make_bytes);
+  EXPECT_GT((*cheap)->page_in(v, page, page).make_bytes, with_slack("")->page_in(v, page, page).make_bytes);
   EXPECT_EQ(find_policy("expandable:exchange_rate=-1").code(), errc::bad_setting);
 }
 

@@ -136,7 +136,8 @@ TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
        {"2", "2", "2", "2",  // growth:segments is TensorFlow's: it begins with 2 MiB and doubles
         "4", "48"}},         // backing=mapped: least step in MiB, and the share of the pool
       {"expandable.cpp",
-       {"112",        // where small blocks lie: their size in KiB
+       {"16",         // the exchange rate, as a multiple of growth's
+        "112",        // where small blocks lie: their size in KiB
         "16",         // made singly, in GiB
         "2", "2"}}};  // no overflow; the first half of the limit is made in runs
   for (const auto& [file, expected] : documented) EXPECT_EQ(numbers_in(file), expected) << file;
