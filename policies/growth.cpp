@@ -131,7 +131,8 @@ built_in_policy growth_with(policy_needs needs, const char* name, const char* su
 growth_rule rule_of(const policy_setup& setup, std::uint64_t default_rate) {
   const auto rate = setup.parameters.find("exchange_rate");
   const bool is_set = rate != setup.parameters.end();
-  return {is_set ? *parse_exchange_rate(rate->second, rate->first) : default_rate, prices_of(setup.card, setup.compute_major)};
+  return {is_set ? *parse_exchange_rate(rate->second, rate->first) : default_rate,
+          prices_of(setup.card, setup.compute_major)};
 }
 
 policy_parameter exchange_rate_parameter(const char* more_effects, std::uint64_t default_rate) {
@@ -139,8 +140,8 @@ policy_parameter exchange_rate_parameter(const char* more_effects, std::uint64_t
       .name = "exchange_rate",
       .values = "microseconds per MiB (`96`)",
       .default_text = fmt::format("{}", default_rate),
-      .help = fmt::format("the device time worth spending to hold one MiB less: more means smaller steps{}",
-                          more_effects),
+      .help =
+          fmt::format("the device time worth spending to hold one MiB less: more means smaller steps{}", more_effects),
       .check = [](std::string_view value, std::string_view what) { return parse_exchange_rate(value, what).why(); }};
 }
 

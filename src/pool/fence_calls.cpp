@@ -145,9 +145,8 @@ bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t st
   // Events on the context, and the driver's free, would invalidate a capture that is not noticed.
   if (streams.keys().captures_may_hide() || !state_.may_give_back(lock)) return false;
   held_fences held{streams};
-  const auto is_done = [&](fence_index fence) GPUMEM_UNDER_LOCK {
-    return streams.ask(fence) == tracked_fence::state::done;
-  };
+  const auto is_done = [&](fence_index fence)
+                           GPUMEM_UNDER_LOCK { return streams.ask(fence) == tracked_fence::state::done; };
   const auto all_done = [&]() GPUMEM_UNDER_LOCK {
     for (std::size_t queries = 0; queries < most_queries; queries += held.all().size()) {
       streams.begin_round();

@@ -87,7 +87,8 @@ TEST(Expandable, ByDefaultMovesPagesBeyondAStepAndTheRefilledBytes) {
   v.moved_bytes = 20 * mib;
   EXPECT_EQ(p->page_in(v, 20 * mib, 20 * mib).make_bytes, 0U) << "they may lie where they are needed for good";
   v.refilled_bytes = 20 * mib;
-  EXPECT_EQ(p->page_in(v, 20 * mib, 20 * mib).make_bytes, 20 * mib) << "addresses needed as much back: now it is bought";
+  EXPECT_EQ(p->page_in(v, 20 * mib, 20 * mib).make_bytes, 20 * mib)
+      << "addresses needed as much back: now it is bought";
   v.reserved_bytes += 20 * mib;
   EXPECT_EQ(p->page_in(v, 20 * mib, 20 * mib).make_bytes, 0U);
 }

@@ -177,8 +177,8 @@ TEST(growth, idle_segments_stay_while_the_device_has_work) {
   EXPECT_EQ(x.device.hazard_count(), 0U);
 }
 
-// As on a card, where an event on an idle stream is done a microsecond after its record. The simulated device takes 1 us
-// for a record and 0.5 us for a query.
+// As on a card, where an event on an idle stream is done a microsecond after its record. The simulated device takes 1
+// us for a record and 0.5 us for a query.
 TEST(growth, asks_again_for_work_that_ends_within_a_few_queries) {
   returning_pool x;
   const address block = x.tested.take(400 * mib);
