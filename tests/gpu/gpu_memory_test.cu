@@ -65,6 +65,42 @@ TEST_F(Gpu, TrimGivesTheDeviceItsMemoryBack) {
   EXPECT_GE(after, before + 500 * mib);
 }
 
+/// Two blocks are free when one of twice their size is requested. The parameter: on a created stream.
+class GpuGrowth : public Gpu, public ::testing::WithParamInterface<bool> {
+ protected:
+  std::uint64_t reserved_after_a_larger_request(const char* stream_ids, cudaStream_t s) {
+    open({{"policy", "growth"}, {"stream_ids", stream_ids}});
+    const result<void*> one = take(400 * mib, s);
+    const result<void*> other = take(400 * mib, s);
+    EXPECT_TRUE(one.ok() && other.ok());
+    for (const result<void*>* block : {&one, &other}) {
+      write(**block, 400 * mib, 1, s);
+      EXPECT_TRUE(give(**block).ok());
+    }
+    EXPECT_EQ(cudaStreamSynchronize(s), cudaSuccess);
+    const result<void*> larger = take(800 * mib, s);
+    EXPECT_TRUE(larger.ok()) << larger.why().message();
+    const std::uint64_t reserved = allocator_->stats(0)->reserved_bytes;
+    if (larger.ok()) EXPECT_TRUE(give(*larger).ok());
+    return reserved;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, GpuGrowth, ::testing::Bool(),
+                         [](const auto& each) { return each.param ? "CreatedStream" : "DefaultStream"; });
+
+TEST_P(GpuGrowth, GivesIdleSegmentsBackFirst) {
+  EXPECT_EQ(reserved_after_a_larger_request("notify", GetParam() ? stream() : nullptr), 800 * mib);
+}
+
+TEST_P(GpuGrowth, KeepsThemWhereACaptureMayBeUnderWay) {
+  cudaStream_t const capturing = stream();
+  CUDA_OK(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeRelaxed));
+  EXPECT_EQ(reserved_after_a_larger_request("query", GetParam() ? stream() : nullptr), 1600 * mib);
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(capturing, &graph));
+  CUDA_OK(cudaGraphDestroy(graph));
+}
+
 TEST_F(Gpu, PagesKeepTheirContentsWhereverTheyAreMapped) {
   const std::uint64_t page = device_->info().page_bytes;
   ASSERT_NE(page, 0U);
