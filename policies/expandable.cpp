@@ -1,14 +1,15 @@
 /// expandable: maps memory page by page behind reserved addresses, and reuses idle pages before it makes new ones.
 ///
 /// Reserved memory may exceed the peak of live memory by the slack. Beyond the slack, the pool moves idle pages: it
-/// unmaps them and maps them where they are needed. By default the slack is one step (growth_rule.hpp), which the pool
-/// makes ahead while demand rises, and then ski rental decides: addresses that lost a page get one back by a move, the
-/// rent; after that the pool makes as many pages, the purchase. So the slack grows by the refilled bytes, and a step
-/// that repeats stops moving pages. Pages that only follow the program to new addresses add no slack. Parameters:
+/// unmaps them and maps them where they are needed. By default the slack is one step (growth_rule.hpp), and the
+/// pool makes a step ahead while demand rises. Beyond that ski rental decides: addresses that lost a page get one back
+/// by a move, the rent; after that the pool makes as many pages, the purchase. So the slack grows by the refilled
+/// bytes, and a step that repeats stops moving pages. Pages that only follow the program to new addresses add no slack.
+/// Parameters:
 ///
 /// | parameter       |                                                                           |
 /// |-----------------|---------------------------------------------------------------------------|
-/// | `exchange_rate` | as for growth, but 16 times as high: this policy is for scarce memory     |
+/// | `exchange_rate` | as for growth, but 16 times as high (`scarcity`)                          |
 /// | least step      | as for growth; requests of that size go to the lowest place               |
 /// | `singly`        | the last 16 GiB are made page by page, since single pages can always move |
 ///
@@ -23,7 +24,12 @@
 namespace gpumem {
 namespace {
 
-constexpr std::uint64_t default_exchange_rate = 16 * growth_rule::default_exchange_rate;
+/// How much more a byte is worth than under growth, because this policy is for scarce memory.
+constexpr std::uint64_t scarcity = 16;
+constexpr std::uint64_t default_exchange_rate = scarcity * growth_rule::default_exchange_rate;
+/// Runs are as long as growth's steps, which are longer by the root of that.
+constexpr std::uint64_t steps_a_run = 4;
+static_assert(steps_a_run * steps_a_run == scarcity);
 
 class expandable final : public policy {
  public:
@@ -39,7 +45,9 @@ class expandable final : public policy {
             .upper_end_pool_bytes = gib};
   }
 
-  /// The missing pages are one run: when the block is freed, the run can move or go as a whole.
+  /// A configured slack is exact to the page. By default the pool makes pages in runs, which are cheap, and some ahead
+  /// of rising demand; both lower utilization a little. A run moves only as a whole, so its length bounds what a small
+  /// block in it keeps from moving.
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t need_bytes,
                                      std::uint64_t missing_bytes) const override {
     const std::uint64_t live = view.live_bytes + need_bytes;
@@ -48,14 +56,14 @@ class expandable final : public policy {
       return {.make_bytes = std::min(room_bytes(view, peak + set_slack_bytes(peak)), missing_bytes),
               .run_bytes = page_};
     }
-    const std::uint64_t run = is_near_limit(view, need_bytes) ? page_ : UINT64_MAX;
-    const std::uint64_t step = round_down(rule_.page_step_bytes(view.reserved_bytes), page_);
+    const std::uint64_t step = std::max(round_down(rule_.page_step_bytes(view.reserved_bytes), page_), page_);
+    const std::uint64_t run = is_near_limit(view, need_bytes) ? page_ : steps_a_run * step;
     const std::uint64_t room = room_bytes(view, peak + step + view.refilled_bytes);
     if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run, .over_bytes = 0};
     // While one page holds all live blocks, no pages are made ahead, because small blocks would divide them and a later
     // large request would find no place in these pages.
     const bool ahead = live > view.peak_live_bytes && live > page_;
-    return {.make_bytes = std::min(std::max(missing_bytes, ahead ? step : 0), room), .run_bytes = run};
+    return {.make_bytes = std::max(missing_bytes, ahead ? step : 0), .run_bytes = run};
   }
 
   /// The pool does not take whole segments under this policy.
