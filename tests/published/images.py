@@ -40,10 +40,11 @@ def make_pipeline():
 
 @torch.no_grad()
 def encode(pipeline, batch):
-    """The prompt's embeddings from both encoders; no tokenizer is needed for tokens of the right number."""
+    """The prompt's embeddings from both encoders, once for each image, as the pipeline repeats those of a prompt; no tokenizer is
+    needed for tokens of the right number."""
     pooled = pipeline.text_encoder(torch.ones(1, 77, dtype=torch.long, device="cuda")).pooler_output
     sequence = pipeline.text_encoder_2(torch.ones(1, 512, dtype=torch.long, device="cuda"))[0]
-    return {"prompt_embeds": sequence, "pooled_prompt_embeds": pooled, "num_images_per_prompt": batch}
+    return {"prompt_embeds": sequence.repeat(batch, 1, 1), "pooled_prompt_embeds": pooled.repeat(batch, 1)}
 
 
 def main(label, batch, *words):

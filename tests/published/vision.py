@@ -1,6 +1,8 @@
 """Fine-tuning of torchvision's ViT-L/16 as in the logs of pytorch-memory-optim: one epoch in short, then validation.
 
-    vision.py LABEL plain|32-true|16-mixed|bf16-true BATCH [accumulate] [sgd]
+    vision.py LABEL plain|32-true|16-mixed|bf16-true BATCH [accumulate] [sgd] [attention-2.1] [adam-2.0]
+
+The last two words take what older versions of PyTorch allocate (older.py); the recorded rows do without them.
 """
 import torch
 import torch.nn.functional as functional
@@ -8,6 +10,7 @@ import torchmetrics
 from torchvision.models import vit_l_16
 
 import figure
+import older
 
 ACCUMULATED = 4  # batches for one step
 
@@ -21,6 +24,7 @@ def make_model():
 
 def main(label, precision, batch, *words):
     batch = int(batch)
+    older.use(words)
     model = make_model()
     if precision == "plain":
         model.cuda()
