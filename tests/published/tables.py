@@ -51,7 +51,8 @@ NIGHTLY = (
     "torch/_meta_registrations.py of 2.0.1 and 2.1.0), 2.4.1 in the order of its input, by token, in which the layer goes on. So it "
     "holds a copy more for each of 24 layers, 25.8 MB at batch 64; in 32 bit both versions hold it. With such a result "
     "(`attention-2.1` of vision.py): 18.21, 13.81 and 5.58, and 06 is 2.02; 2.4.1's memory-efficient kernel, which orders so, gives "
-    "18.21, 13.82, 5.58 and 2.02. 0.11 of 04 stay without a cause."
+    "18.21, 13.82, 5.58 and 2.02. The last 0.11 of 04 are not isolated: its reserved memory moves by as much with a workspace of 30 to "
+    "60 MB in the first convolution (5.68 to 5.70), whose size on the card is not known; 03 and 06 leave room for 60 and 12 MB."
 )
 ADAM = (
     "The nightly is not simulated. Its Adam holds two lists of the parameters' size (0.61 GB) during a step, 2.4.1 one "
