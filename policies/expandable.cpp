@@ -24,7 +24,7 @@
 namespace gpumem {
 namespace {
 
-/// How much more a byte is worth than under growth, because this policy is for scarce memory.
+/// A byte is worth so many times the device time that it is worth under growth: this policy is for scarce memory.
 constexpr std::uint64_t scarcity = 16;
 constexpr std::uint64_t default_exchange_rate = scarcity * growth_rule::default_exchange_rate;
 /// Runs are as long as growth's steps, which are longer by the root of that.
@@ -46,8 +46,8 @@ class expandable final : public policy {
   }
 
   /// A configured slack is exact to the page. By default the pool makes pages in runs, which are cheap, and some ahead
-  /// of rising demand; both lower utilization a little. A run moves only as a whole, so its length bounds what a small
-  /// block in it keeps from moving.
+  /// of rising demand; both lower utilization a little. A run moves only as a whole: one small block in it keeps all of
+  /// its pages from moving.
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t need_bytes,
                                      std::uint64_t missing_bytes) const override {
     const std::uint64_t live = view.live_bytes + need_bytes;

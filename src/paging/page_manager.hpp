@@ -77,7 +77,7 @@ class page_manager {
 
   /// The bytes of all pages that vacated addresses (page_map.hpp) got so far.
   [[nodiscard]] std::uint64_t refilled_bytes() const noexcept { return refilled_bytes_; }
-  /// Forgets the vacated addresses. A trim returns pages for good, so that what the program needs again is a new need.
+  /// Call after a trim, because it returns pages for good. Vacated addresses then count as never used.
   void forget_vacated() noexcept { map_.forget_vacated(); }
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
   [[nodiscard]] std::uint64_t in_transit_bytes() const noexcept { return in_transit_bytes_; }
