@@ -1,15 +1,15 @@
 /// expandable: maps memory page by page behind reserved addresses, and reuses idle pages before it makes new ones.
 ///
-/// Reserved memory may exceed the peak of live memory by the slack. Beyond the slack, the pool moves idle pages: it
-/// unmaps them and maps them where they are needed. By default the slack is one step (growth_rule.hpp), and the
-/// pool makes a step ahead while demand rises. Beyond that ski rental decides: addresses that lost a page get one back
-/// by a move, the rent; after that the pool makes as many pages, the purchase. So the slack grows by the refilled
-/// bytes, and a step that repeats stops moving pages. Pages that only follow the program to new addresses add no slack.
-/// Parameters:
+/// Reserved memory may exceed the peak of live memory by the slack, and by a step that was made ahead. Beyond the
+/// slack, the pool moves idle pages: it unmaps them and maps them where they are needed. By default the slack is one
+/// step (growth_rule.hpp), and the pool makes a step ahead while demand rises. Beyond that ski rental decides:
+/// addresses that lost a page get one back by a move, the rent; after that the pool makes as many pages, the purchase.
+/// So the slack grows by the refilled bytes, and a step that repeats stops moving pages. Pages that only follow the
+/// program to new addresses add no slack. Parameters:
 ///
 /// | parameter       |                                                                           |
 /// |-----------------|---------------------------------------------------------------------------|
-/// | `exchange_rate` | as for growth, but 16 times as high (`scarcity`)                          |
+/// | `exchange_rate` | as for growth; the default is 16 times as high (`scarcity`)               |
 /// | least step      | as for growth; requests of that size go to the lowest place               |
 /// | `singly`        | the last 16 GiB are made page by page, since single pages can always move |
 ///
@@ -24,10 +24,11 @@
 namespace gpumem {
 namespace {
 
-/// A byte is worth so many times the device time that it is worth under growth: this policy is for scarce memory.
+/// By default a byte is worth this many times more device time than under growth, because the policy is for scarce
+/// memory.
 constexpr std::uint64_t scarcity = 16;
 constexpr std::uint64_t default_exchange_rate = scarcity * growth_rule::default_exchange_rate;
-/// Runs are as long as growth's steps, which are longer by the root of that.
+/// The root of that: at growth's rate a step would be so much longer.
 constexpr std::uint64_t steps_a_run = 4;
 static_assert(steps_a_run * steps_a_run == scarcity);
 
@@ -105,11 +106,12 @@ built_in_policy expandable_policy() {
        .summary = "page by page behind reserved addresses; reuses idle pages before it makes new ones",
        .parameters = {{.name = "slack",
                        .values = "share of what is held (`5%`) or bytes (`64MiB`)",
-                       .default_text = "one step, 16 MiB or more, and as much as addresses lost and needed again",
+                       .default_text =
+                           "a step of 16 MiB or more, and the bytes that addresses lost and got back by moves",
                        .help = "how far reserved memory may exceed live memory before pages move instead of being made",
                        .check = [](std::string_view value,
                                    std::string_view what) { return parse_share_or_bytes(value, what).why(); }},
-                      exchange_rate_parameter(", and as much less slack", default_exchange_rate)},
+                      exchange_rate_parameter(", and with them less slack", default_exchange_rate)},
        .variants = {"slack=5%", "slack=1%", "slack=25%"},
        .takes =
            "page by page behind reserved addresses; beyond the slack it moves idle pages instead of making new ones",

@@ -31,7 +31,7 @@ struct pool_view {
   std::uint64_t peak_live_bytes = 0;      ///< the highest `live_bytes` so far
   std::uint64_t granularity_bytes = 0;    ///< sizes are rounded up to this
   std::uint64_t moved_bytes = 0;          ///< pages moved from idle addresses to others, in total
-  std::uint64_t refilled_bytes = 0;       ///< pages supplied to addresses that had lost theirs to others, in total
+  std::uint64_t refilled_bytes = 0;       ///< the part of it at addresses that had lost their page by an earlier move
 };
 
 /// Asks for `bytes`. If the device or the limit has less, the pool takes any amount from `least_bytes` on.
@@ -100,7 +100,7 @@ class policy {
   virtual segment_request first(const pool_view&) { return {}; }
 
   /// The segment to take when a request of `need_bytes` (already rounded) fits nowhere in the pool. The answer must
-  /// have `least_bytes >= need_bytes`.
+  /// have `least_bytes >= need_bytes`. Also asked without a growth, to know what it would take: change no state here.
   virtual segment_request grow(const pool_view& view, std::uint64_t need_bytes) = 0;
 
   /// Called after the pool grew by `bytes`, which may be less than it asked for.

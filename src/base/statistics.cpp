@@ -70,11 +70,11 @@ std::string largest_holder(const oom_report& report) {
   return fmt::format(", pid {}{} {}{}", first.pid, name, format_bytes(first.bytes), more);
 }
 
-/// Segments never come together, but pages do. Only a replay of the earlier requests (`gpumem why`) could say whether
-/// the request would have been served.
+/// Segments never come together, but pages can move. Only a replay of the earlier requests (`gpumem why`) could say
+/// whether the request would have been served.
 std::string_view or_map_pages(const oom_report& report) {
-  constexpr std::string_view paged = "expandable";
-  return report.policy.starts_with(paged) ? "" : ", set GPUMEM_POLICY=expandable, which joins free pages";
+  const std::string_view name = std::string_view{report.policy}.substr(0, report.policy.find(':'));
+  return name == "expandable" ? "" : ", set GPUMEM_POLICY=expandable, which joins free pages";
 }
 
 }  // namespace

@@ -26,6 +26,10 @@ void add_new(remap_batch& step, address begin, std::uint64_t bytes, std::uint64_
   }
 }
 
+void add_pages(std::set<address>& pages, address begin, std::uint64_t bytes, std::uint64_t page) {
+  for (const address end = begin + bytes; begin < end; begin += page) pages.insert(begin);
+}
+
 bool holds(const block& candidate, address target) noexcept {
   return target >= candidate.begin && target < candidate.begin + candidate.bytes;
 }
@@ -139,9 +143,11 @@ void page_manager::begin(const remap_batch& step) {
   map_.make_room(runs);
   if (!step.may_unmap) stranded_.reserve(stranded_.size() + runs);
   heap_.make_room_for_blocks(4 * runs);  // per run: two at its source, two at its target
+  std::set<address> leaving;
   for (const remap_batch::run& r : step.runs) {
-    if (r.moves) map_.vacate(r.source.begin, r.source.bytes, page_bytes());
+    if (r.moves) add_pages(leaving, r.source.begin, r.source.bytes, page_bytes());
   }
+  map_.vacate(std::move(leaving));
   for (std::size_t k = 0; k < step.runs.size() && step.runs[k].moves;) {
     const address begin = step.runs[k].source.begin;
     address end = begin;
@@ -162,7 +168,9 @@ page_manager::finished page_manager::finish(const remap_batch& step) {
     const std::uint64_t bytes = r.source.bytes;
     switch (r.state) {
       case remap_batch::outcome::arrived:
-        refilled_bytes_ += map_.insert({r.target, bytes, r.source.pages}) * page_bytes();
+        if (const std::size_t refilled = map_.insert({r.target, bytes, r.source.pages}); r.moves || step.after_return) {
+          refilled_bytes_ += refilled * page_bytes();
+        }
         (r.moves ? done.remapped_pages : done.mapped_pages) += bytes / page_bytes();
         heap_.commit(unbacked_at(r.target), r.target, bytes);
         if (!r.moves) done.new_bytes += bytes;
@@ -207,7 +215,7 @@ block_index page_manager::carve(const page_place& place, std::uint64_t bytes, ow
   return reached < place.begin + bytes ? no_block : heap_.carve_at(first, place.begin, bytes, owner);
 }
 
-std::vector<mapped_run> page_manager::take_longest_idle(std::uint64_t bytes, page_span keep) {
+std::vector<mapped_run> page_manager::take_longest_idle(std::uint64_t bytes, page_span keep, bool vacates) {
   const std::vector<idle_stretch> idle = map_.idle(heap_, keep.begin, keep.end);
   const auto longest = std::ranges::max_element(idle, {}, &idle_stretch::bytes);
   if (longest == idle.end()) return {};
@@ -221,7 +229,9 @@ std::vector<mapped_run> page_manager::take_longest_idle(std::uint64_t bytes, pag
   std::ranges::reverse(going);
   map_.make_room(going.size());  // `finish` puts runs back that the driver does not unmap
   heap_.make_room_for_blocks(4);
-  map_.vacate(begin, end - begin, page_bytes());
+  std::set<address> leaving;
+  if (vacates) add_pages(leaving, begin, end - begin, page_bytes());
+  map_.vacate(std::move(leaving));
   take(begin, end - begin);
   heap_.set_blocks_aside(2);
   return going;

@@ -63,8 +63,8 @@ class page_manager {
 
   /// Takes idle runs of at least `bytes`, or fewer if there are not so many, from the upper end of the longest idle
   /// stretch outside `keep`. They are in transit until `finish` gets the result of `return_runs`. Empty if no run is
-  /// idle. Throws std::bad_alloc without changes.
-  [[nodiscard]] std::vector<mapped_run> take_longest_idle(std::uint64_t bytes, page_span keep);
+  /// idle. `vacates`: they go to make room for other pages (page_map.hpp). Throws std::bad_alloc without changes.
+  [[nodiscard]] std::vector<mapped_run> take_longest_idle(std::uint64_t bytes, page_span keep, bool vacates);
   /// Call after `return_runs`: makes the runs idle again if the driver did not unmap them.
   void finish(std::span<const mapped_run> going, const returned_runs& done);
   /// Called when the pool closes: synchronizes the device, then returns every page to it.
@@ -75,10 +75,9 @@ class page_manager {
   [[nodiscard]] const std::vector<mapped_run>& stranded() const noexcept { return stranded_; }
   void finish_stranded(const returned_runs& done) noexcept;
 
-  /// The bytes of all pages that vacated addresses (page_map.hpp) got so far.
+  /// The bytes of all pages that vacated addresses (page_map.hpp) got so far by moves, or in steps that returned
+  /// others.
   [[nodiscard]] std::uint64_t refilled_bytes() const noexcept { return refilled_bytes_; }
-  /// Call after a trim, because it returns pages for good. Vacated addresses then count as never used.
-  void forget_vacated() noexcept { map_.forget_vacated(); }
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
   [[nodiscard]] std::uint64_t in_transit_bytes() const noexcept { return in_transit_bytes_; }
   /// Checks that runs are whole pages and do not overlap, that their bytes equal the heap's, and that no unbacked block

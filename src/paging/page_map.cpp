@@ -32,10 +32,6 @@ std::size_t page_map::insert(const mapped_run& run) {
   return vacated - vacated_.size();
 }
 
-void page_map::vacate(address begin, std::uint64_t bytes, std::uint64_t page_bytes) {
-  for (address page = begin; page < begin + bytes; page += page_bytes) vacated_.insert(page);
-}
-
 void page_map::erase(address begin, std::uint64_t bytes) noexcept {
   auto entry = runs_.lower_bound(begin);
   while (entry != runs_.end() && entry->first + entry->second.bytes <= begin + bytes) entry = runs_.erase(entry);

@@ -36,10 +36,8 @@ class page_map {
   std::size_t insert(const mapped_run& run);
   /// Removes every run that lies wholly in `[begin, begin + bytes)`.
   void erase(address begin, std::uint64_t bytes) noexcept;
-  /// Call before the whole pages of `[begin, begin + bytes)` are erased, if other addresses get their memory.
-  void vacate(address begin, std::uint64_t bytes, std::uint64_t page_bytes);
-  /// Vacated pages count as never used from now on.
-  void forget_vacated() noexcept { vacated_.clear(); }
+  /// Call before pages, named by their beginnings, are erased to give their memory to other addresses.
+  void vacate(std::set<address>&& pages) noexcept { vacated_.merge(pages); }
 
   /// The stretches of runs that lie wholly in idle blocks of `pool_heap`, lowest first. Skips runs that touch
   /// `[keep, keep_end)`.

@@ -148,7 +148,7 @@ bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t st
   const auto is_done = [&](fence_index fence)
                            GPUMEM_UNDER_LOCK { return streams.ask(fence) == tracked_fence::state::done; };
   const auto all_done = [&]() GPUMEM_UNDER_LOCK {
-    for (std::size_t queries = 0; queries < most_queries; queries += held.all().size()) {
+    for (std::size_t round = 0; round < most_queries; ++round) {  // a round ends at the first fence that is pending
       streams.begin_round();
       if (std::ranges::all_of(held.all(), is_done)) return true;
     }
@@ -167,7 +167,7 @@ bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t st
   }
   record(lock);
   const bool idle = all_done();
-  if (idle) poll(lock);
+  poll(lock);
   return idle;
 }
 

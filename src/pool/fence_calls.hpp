@@ -41,8 +41,8 @@ class fence_calls {
   /// Waits for every fence behind frees and uses, after recording the missing ones, and polls. False if it waited for
   /// nothing and nothing became free.
   bool wait_for_all(arena_lock& lock, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
-  /// The number of queries of events before the pool grows. An event on an idle stream is done 1.1 us after its record,
-  /// a query takes 0.3 us, and a segment costs 100 us (bench/results/h100).
+  /// How often an event is queried again before the pool grows. An event on an idle stream is done 1.1 us after its
+  /// record, a query takes 0.3 us, and a segment costs 100 us (bench/results/h100).
   static constexpr std::size_t most_queries = 16;
   /// True if the device has no work on any stream that the pool knows; memory freed so far is then idle. Waits for
   /// nothing. False as well if that cannot be asked: during a capture, or if one may be under way unnoticed. `stream`

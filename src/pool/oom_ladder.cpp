@@ -72,14 +72,15 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
 step_result oom_ladder::return_before_growth(arena_lock& lock, pending_request& request) {
   if (state_.paged() || request.capturing || state_.gate.taken()) return step_result::outcome::nothing;
   if (request.asked_whether_idle) return step_result::outcome::nothing;
-  // Only a policy that may give something back is asked how it grows: a policy may count these calls.
+  // Only a policy that may give something back is asked how it would grow.
   if (!trimmer_.would_return(UINT64_MAX)) return step_result::outcome::nothing;
   const std::uint64_t grow_bytes = state_.pool_policy.grow(state_.view(), request.segment_bytes()).bytes;
   if (!trimmer_.would_return(grow_bytes)) return step_result::outcome::nothing;
   request.asked_whether_idle = true;
-  if (!fences_.finds_idle(lock, request.stream, request.stream_key)) return step_result::outcome::nothing;
+  const bool is_idle = fences_.finds_idle(lock, request.stream, request.stream_key);
   state_.blocks.absorb_idle(request.owner);
   if (const block_index i = state_.search(request); i != no_block) return step_result::of_search(i);
+  if (!is_idle) return step_result::outcome::nothing;
   trimmer_.return_before_growth(lock, grow_bytes);
   state_.blocks.absorb_idle(request.owner);
   return step_result::of_search(state_.search(request));

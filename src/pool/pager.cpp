@@ -61,6 +61,7 @@ page_manager::verdict pager::plan(const pending_request& request, const page_pla
   may.room_bytes = std::min(may.room_bytes, state_.pool_budget.left());
   may.unmap = may.unmap && state_.streams.captures().local() == 0;
   step->may_unmap = may.unmap;
+  step->after_return = !may.give_back;
   may.poll = may.poll && may.unmap && (state_.blocks.totals().cached_bytes != 0 || !state_.uses.waiting().empty());
   return state_.pages.plan(place, request.bytes, may, step);
 }
@@ -127,7 +128,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
       case verdict::give_back_first:
         // Idle runs may be too long for the pieces; returning them makes room for other runs.
         may.give_back = false;
-        return_stretches(lock, step.new_bytes, pages_of(place->begin, request.bytes, state_.pages.page_bytes()));
+        return_stretches(lock, step.new_bytes, pages_of(place->begin, request.bytes, state_.pages.page_bytes()), true);
         continue;
       case verdict::impossible:
         return note_impossible(request, place->missing_bytes);
@@ -176,11 +177,11 @@ bool pager::undo_stranded(arena_lock& lock, bool may_unmap) {
   return true;
 }
 
-// Requires the ticket.
-std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep) {
+// Requires the ticket. `vacates`: to make room for other pages.
+std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep, bool vacates) {
   std::uint64_t returned = 0;
   while (returned < bytes && state_.may_give_back(lock)) {
-    const std::vector<mapped_run> going = state_.pages.take_longest_idle(bytes - returned, keep);
+    const std::vector<mapped_run> going = state_.pages.take_longest_idle(bytes - returned, keep, vacates);
     if (going.empty()) break;
     const std::uint64_t size = going.back().begin + going.back().bytes - going.front().begin;
     const returned_runs done = state_.calls.give_backs.run_unlocked(
@@ -206,9 +207,7 @@ std::uint64_t pager::return_pages(arena_lock& lock, std::uint64_t bytes, const w
   if (state_.gate.taken() && !state_.gate.wait(lock, deadline.end())) return 0;
   const growth_ticket ticket{state_.gate};
   undo_stranded(lock, state_.may_give_back(lock));
-  const std::uint64_t returned = return_stretches(lock, bytes, {});
-  state_.pages.forget_vacated();
-  return returned;
+  return return_stretches(lock, bytes, {}, false);
 }
 
 }  // namespace gpumem

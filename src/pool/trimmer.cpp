@@ -36,7 +36,7 @@ bool trimmer::would_return(std::uint64_t grow_bytes) const { return next_before_
 
 // Goes on beyond the growth, as far as a segment's own bytes are worth its calls: the rest would have the sizes of
 // earlier requests, and smaller requests would cut it up and keep it from going back later.
-// Ends when another thread has changed anything, because the device may have work again.
+// Ends when another thread has freed memory or called the driver, a sign that the device has work again.
 void trimmer::return_before_growth(arena_lock& lock, std::uint64_t grow_bytes) {
   const std::uint64_t changes_before = lock.changes_by_others();
   while (state_.may_give_back(lock) && lock.changes_by_others() == changes_before) {

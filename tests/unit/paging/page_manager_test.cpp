@@ -87,6 +87,28 @@ TEST(paged_backing, moves_idle_runs_the_shortest_stretch_first) {
   EXPECT_EQ(x.device.used_bytes(), 8 * page);
 }
 
+// An owner of a page at the lowest place, one above, and then requests of two pages, which fit only above both.
+TEST(paged_backing, counts_as_refilled_what_moves_to_addresses_that_lost_theirs) {
+  one_range x;
+  const block_index first = x.take(page, x.means(page));
+  const block_index wall = x.take(page, x.means(page));
+  x.give(first);
+  const block_index moved = x.take(2 * page, x.means(page));
+  EXPECT_EQ(x.last.remapped_pages, 1U) << "the first page";
+  EXPECT_EQ(x.tested.refilled_bytes(), 0U) << "nobody had lost anything";
+  const block_index again = x.take(page, x.means(page));
+  EXPECT_EQ(x.blocks.at(again).begin, x.base);
+  EXPECT_EQ(x.last.new_bytes, page);
+  EXPECT_EQ(x.tested.refilled_bytes(), 0U) << "bought, not moved";
+  x.give(again);
+  const block_index other = x.take(2 * page, x.means(page));
+  x.give(other);
+  EXPECT_NE(x.take(page, x.means(0)), no_block);
+  EXPECT_EQ(x.last.remapped_pages, 1U);
+  EXPECT_EQ(x.tested.refilled_bytes(), page) << "the first address lost its page again, and got one by a move";
+  for (const block_index each : {wall, moved}) x.give(each);
+}
+
 TEST(paged_backing, says_what_has_to_come_before_more_is_made_than_wanted) {
   one_range x;
   remap_batch step;
@@ -152,7 +174,7 @@ TEST(paged_backing, gives_back_from_the_upper_end_of_the_longest_stretch_and_kee
   const block_index whole = x.take(8 * page, x.means(8 * page));
   const block_index wall = x.take(page, x.means(page));
   x.give(whole);
-  std::vector<mapped_run> going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page});
+  std::vector<mapped_run> going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page}, false);
   ASSERT_EQ(going.size(), 2U);
   EXPECT_EQ(going.front().begin, x.base + 4 * page);
   EXPECT_EQ(x.tested.in_transit_bytes(), 2 * page);
@@ -163,13 +185,13 @@ TEST(paged_backing, gives_back_from_the_upper_end_of_the_longest_stretch_and_kee
   x.tested.finish(going, kept);
   EXPECT_EQ(x.tested.in_transit_bytes(), 0U) << "what the driver did not unmap is idle again";
   EXPECT_TRUE(x.tested.check().ok());
-  going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page});
+  going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page}, false);
   ASSERT_EQ(going.size(), 2U);
   EXPECT_EQ(going.front().begin, x.base + 4 * page);
   x.tested.finish(going, return_runs(x.device, going));
   EXPECT_EQ(x.tested.in_transit_bytes(), 0U);
   EXPECT_EQ(x.device.used_bytes(), used - 2 * page);
-  EXPECT_TRUE(x.tested.take_longest_idle(page, {x.base, x.base + 16 * page}).empty());
+  EXPECT_TRUE(x.tested.take_longest_idle(page, {x.base, x.base + 16 * page}, false).empty());
   x.give(wall);
 }
 

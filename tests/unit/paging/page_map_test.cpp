@@ -43,16 +43,15 @@ TEST(page_map, what_goes_is_not_there_any_more) {
 TEST(page_map, counts_pages_that_addresses_lost_and_get_again_once) {
   page_map m;
   m.insert(run(0, 4));
-  m.vacate(base, 4 * page, page);
+  const auto all = [] { return std::set<address>{base, base + page, base + 2 * page, base + 3 * page}; };
+  m.vacate(all());
   m.erase(base, 4 * page);
   EXPECT_EQ(m.insert(run(8, 2)), 0U) << "new addresses";
   EXPECT_EQ(m.insert(run(1, 2)), 2U);
   m.erase(base + page, 2 * page);
   EXPECT_EQ(m.insert(run(0, 4)), 2U) << "the two in between have had theirs again";
-  m.vacate(base, 4 * page, page);
-  m.erase(base, 4 * page);
-  m.forget_vacated();
-  EXPECT_EQ(m.insert(run(0, 4)), 0U);
+  m.vacate(all());
+  EXPECT_GT(m.metadata_bytes(), page_map{}.metadata_bytes());
 }
 
 TEST(page_map, room_is_used_and_what_is_left_of_it_goes) {
