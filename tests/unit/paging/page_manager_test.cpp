@@ -87,26 +87,23 @@ TEST(paged_backing, moves_idle_runs_the_shortest_stretch_first) {
   EXPECT_EQ(x.device.used_bytes(), 8 * page);
 }
 
-// An owner of a page at the lowest place, one above, and then requests of two pages, which fit only above both.
 TEST(paged_backing, counts_as_refilled_what_moves_to_addresses_that_lost_theirs) {
   one_range x;
-  const block_index first = x.take(page, x.means(page));
+  const block_index two_pages = x.take(2 * page, x.means(2 * page));
   const block_index wall = x.take(page, x.means(page));
-  x.give(first);
-  const block_index moved = x.take(2 * page, x.means(page));
-  EXPECT_EQ(x.last.remapped_pages, 1U) << "the first page";
-  EXPECT_EQ(x.tested.refilled_bytes(), 0U) << "nobody had lost anything";
-  const block_index again = x.take(page, x.means(page));
+  const block_index alone = x.take(page, x.means(page));
+  const block_index upper_wall = x.take(page, x.means(page));
+  x.give(two_pages);
+  const block_index three_pages = x.take(3 * page, x.means(page));
+  EXPECT_EQ(x.last.remapped_pages, 2U);
+  EXPECT_EQ(x.tested.refilled_bytes(), 0U) << "the addresses above had lost nothing";
+  x.give(alone);
+  const block_index again = x.take(2 * page, x.means(page));
   EXPECT_EQ(x.blocks.at(again).begin, x.base);
-  EXPECT_EQ(x.last.new_bytes, page);
-  EXPECT_EQ(x.tested.refilled_bytes(), 0U) << "bought, not moved";
-  x.give(again);
-  const block_index other = x.take(2 * page, x.means(page));
-  x.give(other);
-  EXPECT_NE(x.take(page, x.means(0)), no_block);
   EXPECT_EQ(x.last.remapped_pages, 1U);
-  EXPECT_EQ(x.tested.refilled_bytes(), page) << "the first address lost its page again, and got one by a move";
-  for (const block_index each : {wall, moved}) x.give(each);
+  EXPECT_EQ(x.last.new_bytes, page);
+  EXPECT_EQ(x.tested.refilled_bytes(), page) << "the page that moved, not the one that was made";
+  for (const block_index each : {wall, upper_wall, three_pages, again}) x.give(each);
 }
 
 TEST(paged_backing, says_what_has_to_come_before_more_is_made_than_wanted) {
