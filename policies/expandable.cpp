@@ -2,10 +2,9 @@
 ///
 /// Reserved memory may exceed the peak of live memory by the slack, and by a step that was made ahead. Beyond the
 /// slack, the pool moves idle pages: it unmaps them and maps them where they are needed. By default the slack is one
-/// step (growth_rule.hpp), and the pool makes a step ahead while demand rises. Beyond that ski rental decides:
-/// addresses that lost a page get one back by a move, the rent; after that the pool makes as many pages, the purchase.
-/// So the slack grows by the refilled bytes, and a step that repeats stops moving pages. Pages that only follow the
-/// program to new addresses add no slack. Parameters:
+/// step (growth_rule.hpp) and the refilled bytes: where addresses lost a page to others and need one again, the program
+/// needs both. So the pool moves a page at most once (the rent of ski rental) before it holds one more, and a step that
+/// repeats stops moving pages. Pages that only follow the program to new addresses add no slack. Parameters:
 ///
 /// | parameter       |                                                                           |
 /// |-----------------|---------------------------------------------------------------------------|
@@ -106,8 +105,7 @@ built_in_policy expandable_policy() {
        .summary = "page by page behind reserved addresses; reuses idle pages before it makes new ones",
        .parameters = {{.name = "slack",
                        .values = "share of what is held (`5%`) or bytes (`64MiB`)",
-                       .default_text =
-                           "a step of 16 MiB or more, and the bytes that addresses lost and got back by moves",
+                       .default_text = "a step of 16 MiB or more, and the bytes that addresses lost and needed again",
                        .help = "how far reserved memory may exceed live memory before pages move instead of being made",
                        .check = [](std::string_view value,
                                    std::string_view what) { return parse_share_or_bytes(value, what).why(); }},

@@ -168,9 +168,7 @@ page_manager::finished page_manager::finish(const remap_batch& step) {
     const std::uint64_t bytes = r.source.bytes;
     switch (r.state) {
       case remap_batch::outcome::arrived:
-        if (const std::size_t refilled = map_.insert({r.target, bytes, r.source.pages}); r.moves || step.after_return) {
-          refilled_bytes_ += refilled * page_bytes();
-        }
+        refilled_bytes_ += map_.insert({r.target, bytes, r.source.pages}) * page_bytes();
         (r.moves ? done.remapped_pages : done.mapped_pages) += bytes / page_bytes();
         heap_.commit(unbacked_at(r.target), r.target, bytes);
         if (!r.moves) done.new_bytes += bytes;

@@ -30,7 +30,6 @@ struct remap_batch {
     outcome state = outcome::untouched;
   };
   bool may_unmap = true;               ///< false while a stream captures; then no run moves
-  bool after_return = false;           ///< idle runs went back to the device to make room for it
   std::vector<unbacked_piece> pieces;  ///< the addresses that the step backs, lowest first
   std::vector<run> runs;               ///< cover the pieces; first the moving runs, by source address
   std::uint64_t new_bytes = 0;         ///< planned bytes of new runs

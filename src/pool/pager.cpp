@@ -61,7 +61,6 @@ page_manager::verdict pager::plan(const pending_request& request, const page_pla
   may.room_bytes = std::min(may.room_bytes, state_.pool_budget.left());
   may.unmap = may.unmap && state_.streams.captures().local() == 0;
   step->may_unmap = may.unmap;
-  step->after_return = !may.give_back;
   may.poll = may.poll && may.unmap && (state_.blocks.totals().cached_bytes != 0 || !state_.uses.waiting().empty());
   return state_.pages.plan(place, request.bytes, may, step);
 }

@@ -87,7 +87,7 @@ TEST(paged_backing, moves_idle_runs_the_shortest_stretch_first) {
   EXPECT_EQ(x.device.used_bytes(), 8 * page);
 }
 
-TEST(paged_backing, counts_as_refilled_what_moves_to_addresses_that_lost_theirs) {
+TEST(paged_backing, counts_as_refilled_what_addresses_get_that_lost_theirs) {
   one_range x;
   const block_index two_pages = x.take(2 * page, x.means(2 * page));
   const block_index wall = x.take(page, x.means(page));
@@ -102,7 +102,7 @@ TEST(paged_backing, counts_as_refilled_what_moves_to_addresses_that_lost_theirs)
   EXPECT_EQ(x.blocks.at(again).begin, x.base);
   EXPECT_EQ(x.last.remapped_pages, 1U);
   EXPECT_EQ(x.last.new_bytes, page);
-  EXPECT_EQ(x.tested.refilled_bytes(), page) << "the page that moved, not the one that was made";
+  EXPECT_EQ(x.tested.refilled_bytes(), 2 * page) << "the one that moved and the one that was made";
   for (const block_index each : {wall, upper_wall, three_pages, again}) x.give(each);
 }
 
