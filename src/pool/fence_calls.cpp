@@ -148,6 +148,7 @@ bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t st
   const auto is_done = [&](fence_index fence)
                            GPUMEM_UNDER_LOCK { return streams.ask(fence) == tracked_fence::state::done; };
   const auto all_done = [&]() GPUMEM_UNDER_LOCK {
+    const device::calls_together row{state_.own_device};
     for (std::size_t round = 0; round < most_queries; ++round) {  // a round ends at the first fence that is pending
       streams.begin_round();
       if (std::ranges::all_of(held.all(), is_done)) return true;
