@@ -3,8 +3,9 @@
 /// Reserved memory may exceed the peak of live memory by the slack, and by a step that was made ahead. Beyond the
 /// slack, the pool moves idle pages: it unmaps them and maps them where they are needed. By default the slack is one
 /// step (growth_rule.hpp) and the refilled bytes: where addresses lost a page to others and need one again, the program
-/// needs both. So the pool moves a page at most once (the rent of ski rental) before it holds one more, and a step that
-/// repeats stops moving pages. Pages that only follow the program to new addresses add no slack. Parameters:
+/// needs both. So a page is moved (the rent of ski rental) before the pool holds another (the purchase), and a step
+/// that repeats stops moving pages. A page that is made there counts, too, so the slack can exceed what moved. Pages
+/// that only follow the program to new addresses add none. Parameters:
 ///
 /// | parameter       |                                                                           |
 /// |-----------------|---------------------------------------------------------------------------|
@@ -27,7 +28,7 @@ namespace {
 /// memory.
 constexpr std::uint64_t scarcity = 16;
 constexpr std::uint64_t default_exchange_rate = scarcity * growth_rule::default_exchange_rate;
-/// The root of that: at growth's rate a step would be so much longer.
+/// The root of that: above the least step, a step would be so much longer at growth's rate.
 constexpr std::uint64_t steps_a_run = 4;
 static_assert(steps_a_run * steps_a_run == scarcity);
 

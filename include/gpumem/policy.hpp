@@ -100,7 +100,8 @@ class policy {
   virtual segment_request first(const pool_view&) { return {}; }
 
   /// The segment to take when a request of `need_bytes` (already rounded) fits nowhere in the pool. The answer must
-  /// have `least_bytes >= need_bytes`. Also asked without a growth, to know what it would take: change no state here.
+  /// have `least_bytes >= need_bytes`. The pool also calls this to learn the size without growing, so a second call
+  /// with the same view must give the same answer.
   virtual segment_request grow(const pool_view& view, std::uint64_t need_bytes) = 0;
 
   /// Called after the pool grew by `bytes`, which may be less than it asked for.
