@@ -1,11 +1,16 @@
 /// expandable: maps memory page by page behind reserved addresses, and reuses idle pages before it makes new ones.
 ///
 /// Reserved memory may exceed the peak of live memory by the slack, and by a step that was made ahead. Beyond the
-/// slack, the pool moves idle pages: it unmaps them and maps them where they are needed. By default the slack is one
-/// step (growth_rule.hpp) and the refilled bytes: where addresses lost a page to others and need one again, the program
-/// needs both. So a page is moved (the rent of ski rental) before the pool holds another (the purchase), and a step
-/// that repeats stops moving pages. A page that is made there counts, too, so the slack can exceed what moved. Pages
-/// that only follow the program to new addresses add none. Parameters:
+/// slack, the pool moves idle pages: it unmaps them and maps them where they are needed. By default the slack is half a
+/// step (growth_rule.hpp), which is what steps waste on average, and the refilled bytes: where addresses lost a page to
+/// others and need one again, and that a second time, the program needs both in turn. So a page is moved twice (the
+/// rent of ski rental) before the pool holds another (the purchase), and a step that repeats stops moving pages after
+/// the third time. A page that is made there counts, too, so the slack can exceed what moved. Pages that only follow
+/// the program to new addresses add none.
+///
+/// New pages come in one run for each stretch that lacks them, which costs little and moves only as a whole. Where the
+/// pool exceeds its slack, because what is idle cannot move, it makes pages in pieces of a quarter of the least step.
+/// Parameters:
 ///
 /// | parameter       |                                                                           |
 /// |-----------------|---------------------------------------------------------------------------|
@@ -28,9 +33,6 @@ namespace {
 /// memory.
 constexpr std::uint64_t scarcity = 16;
 constexpr std::uint64_t default_exchange_rate = scarcity * growth_rule::default_exchange_rate;
-/// The root of that: above the least step, a step would be so much longer at growth's rate.
-constexpr std::uint64_t steps_a_run = 4;
-static_assert(steps_a_run * steps_a_run == scarcity);
 
 class expandable final : public policy {
  public:
@@ -47,8 +49,7 @@ class expandable final : public policy {
   }
 
   /// A configured slack is exact to the page. By default the pool makes pages in runs, which are cheap, and some ahead
-  /// of rising demand; both lower utilization a little. A run moves only as a whole: one small block in it keeps all of
-  /// its pages from moving.
+  /// of rising demand; both lower utilization a little. One small block in a run keeps all of its pages from moving.
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t need_bytes,
                                      std::uint64_t missing_bytes) const override {
     const std::uint64_t live = view.live_bytes + need_bytes;
@@ -58,13 +59,16 @@ class expandable final : public policy {
               .run_bytes = page_};
     }
     const std::uint64_t step = std::max(round_down(rule_.page_step_bytes(view.reserved_bytes), page_), page_);
-    const std::uint64_t run = is_near_limit(view, need_bytes) ? page_ : steps_a_run * step;
-    const std::uint64_t room = room_bytes(view, peak + step + view.refilled_bytes);
-    if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run, .over_bytes = 0};
+    const std::uint64_t room = room_bytes(view, peak + step / 2 + view.refilled_bytes);
+    if (room < missing_bytes) {
+      const std::uint64_t piece = std::max(round_down(growth_rule::least_step_bytes / 4, page_), page_);
+      return {.make_bytes = room, .run_bytes = is_near_limit(view, need_bytes) ? page_ : piece, .over_bytes = 0};
+    }
     // While one page holds all live blocks, no pages are made ahead, because small blocks would divide them and a later
     // large request would find no place in these pages.
     const bool ahead = live > view.peak_live_bytes && live > page_;
-    return {.make_bytes = std::max(missing_bytes, ahead ? step : 0), .run_bytes = run};
+    return {.make_bytes = std::max(missing_bytes, ahead ? step : 0),
+            .run_bytes = is_near_limit(view, need_bytes) ? page_ : UINT64_MAX};
   }
 
   /// The pool does not take whole segments under this policy.
@@ -106,7 +110,7 @@ built_in_policy expandable_policy() {
        .summary = "page by page behind reserved addresses; reuses idle pages before it makes new ones",
        .parameters = {{.name = "slack",
                        .values = "share of what is held (`5%`) or bytes (`64MiB`)",
-                       .default_text = "a step of 16 MiB or more, and the bytes that addresses lost and needed again",
+                       .default_text = "half a step of 16 MiB or more, and what addresses lost and needed again twice",
                        .help = "how far reserved memory may exceed live memory before pages move instead of being made",
                        .check = [](std::string_view value,
                                    std::string_view what) { return parse_share_or_bytes(value, what).why(); }},

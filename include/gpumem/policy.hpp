@@ -31,7 +31,7 @@ struct pool_view {
   std::uint64_t peak_live_bytes = 0;      ///< the highest `live_bytes` so far
   std::uint64_t granularity_bytes = 0;    ///< sizes are rounded up to this
   std::uint64_t moved_bytes = 0;          ///< pages moved from idle addresses to others, in total
-  std::uint64_t refilled_bytes = 0;       ///< pages moved or made for addresses that had lost theirs
+  std::uint64_t refilled_bytes = 0;       ///< pages for addresses that had lost theirs, from the second time on
 };
 
 /// Asks for `bytes`. If the device or the limit has less, the pool takes any amount from `least_bytes` on.

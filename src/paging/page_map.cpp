@@ -27,9 +27,11 @@ std::size_t page_map::insert(const mapped_run& run) {
     node.mapped() = run;
     runs_.insert(std::move(node));
   }
-  const std::size_t vacated = vacated_.size();
-  vacated_.erase(vacated_.lower_bound(run.begin), vacated_.lower_bound(run.begin + run.bytes));
-  return vacated - vacated_.size();
+  std::size_t again = 0;
+  for (auto page = vacated_.lower_bound(run.begin); page != vacated_.end() && *page < run.begin + run.bytes;) {
+    if (!refilled_.insert(vacated_.extract(page++)).inserted) ++again;
+  }
+  return again;
 }
 
 void page_map::erase(address begin, std::uint64_t bytes) noexcept {

@@ -32,7 +32,8 @@ class page_map {
  public:
   /// Preallocates nodes, so that the next `runs` calls of `insert` take no host memory. 0 frees the unused nodes.
   void make_room(std::size_t runs);
-  /// Requires that `run` overlaps no other run. Returns how many of its pages were vacated; they are no longer.
+  /// Requires that `run` overlaps no other run. Its vacated pages are refilled: returns how many of them had been
+  /// refilled before.
   std::size_t insert(const mapped_run& run);
   /// Removes every run that lies wholly in `[begin, begin + bytes)`.
   void erase(address begin, std::uint64_t bytes) noexcept;
@@ -47,14 +48,15 @@ class page_map {
 
   [[nodiscard]] const std::map<address, mapped_run>& runs() const noexcept { return runs_; }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
-    return runs_.size() * (sizeof(mapped_run) + 48) + vacated_.size() * (sizeof(address) + 32);
+    return runs_.size() * (sizeof(mapped_run) + 48) + (vacated_.size() + refilled_.size()) * (sizeof(address) + 32);
   }
 
  private:
   std::map<address, mapped_run> runs_;
   std::uint64_t shortest_bytes_ = UINT64_MAX;  ///< no inserted run was shorter, so shorter idle blocks hold none
   std::vector<std::map<address, mapped_run>::node_type> room_;
-  std::set<address> vacated_;  ///< the beginnings of pages
+  std::set<address> vacated_;   ///< the beginnings of pages
+  std::set<address> refilled_;  ///< of those that were vacated and got memory again
 };
 
 }  // namespace gpumem

@@ -27,6 +27,9 @@ void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
     if (state_.streams[owner].serves_others() && state_.streams[owner].dirty) state_.streams.fence_behind(owner);
   }
   record(lock);
+  held_fences held{state_.streams};
+  hold_all(lock, &held);
+  ask_until_done(held);
   poll(lock);
 }
 
@@ -140,23 +143,24 @@ void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
   record(lock);
 }
 
+bool fence_calls::ask_until_done(const held_fences& held) {
+  const device::calls_together row{state_.own_device};
+  const auto is_done = [&](fence_index fence)
+                           GPUMEM_UNDER_LOCK { return state_.streams.ask(fence) == tracked_fence::state::done; };
+  for (std::size_t round = 0; round < most_queries; ++round) {  // a round ends at the first fence that is pending
+    state_.streams.begin_round();
+    if (std::ranges::all_of(held.all(), is_done)) return true;
+  }
+  return false;
+}
+
 bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t stream_key) {
   stream_order& streams = state_.streams;
   // Events on the context, and the driver's free, would invalidate a capture that is not noticed.
   if (streams.keys().captures_may_hide() || !state_.may_give_back(lock)) return false;
   held_fences held{streams};
-  const auto is_done = [&](fence_index fence)
-                           GPUMEM_UNDER_LOCK { return streams.ask(fence) == tracked_fence::state::done; };
-  const auto all_done = [&]() GPUMEM_UNDER_LOCK {
-    const device::calls_together row{state_.own_device};
-    for (std::size_t round = 0; round < most_queries; ++round) {  // a round ends at the first fence that is pending
-      streams.begin_round();
-      if (std::ranges::all_of(held.all(), is_done)) return true;
-    }
-    return false;
-  };
   hold_all(lock, &held);
-  if (!all_done()) return false;  // frees have work before them: no need to ask the streams
+  if (!ask_until_done(held)) return false;  // frees have work before them: no need to ask the streams
   if (streams[stream].key != stream_key) stream = idle_owner;  // the slot is another stream's now
   for (owner_id each = 1; each < streams.slots().end(); ++each) {
     const stream_slot& slot = streams[each];
@@ -167,7 +171,7 @@ bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t st
     }
   }
   record(lock);
-  const bool idle = all_done();
+  const bool idle = ask_until_done(held);
   poll(lock);
   return idle;
 }

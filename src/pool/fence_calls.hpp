@@ -12,8 +12,8 @@ class fence_calls {
   /// Updates every fence that is done by now; queries none during an announced capture (`stream_order::ask`). Records
   /// the fences that uses still lack, for which it releases the lock. True if memory became free.
   bool poll(arena_lock& lock) GPUMEM_UNDER_LOCK;
-  /// Reserves and records a fence behind all frees that have none, however few, and polls. `named` is the slot of a
-  /// stream whose handle is valid, or `idle_owner`.
+  /// Reserves and records a fence behind all frees that have none, however few, and polls, up to `most_queries` times
+  /// while one is pending. `named` is the slot of a stream whose handle is valid, or `idle_owner`.
   void fence_everything(arena_lock& lock, owner_id named) GPUMEM_UNDER_LOCK;
   /// Records reserved fences (`stream_order::reserve_fence`) without the lock: the driver blocks while a stream's queue
   /// is full, and other threads need not wait for that. If a capture begins meanwhile, the remaining fences fail, and
@@ -41,8 +41,8 @@ class fence_calls {
   /// Waits for every fence behind frees and uses, after recording the missing ones, and polls. False if it waited for
   /// nothing and nothing became free.
   bool wait_for_all(arena_lock& lock, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
-  /// How often an event is queried again before the pool grows. An event on an idle stream is done 1.1 us after its
-  /// record, a query takes 0.3 us, and a segment costs 100 us (bench/results/h100).
+  /// How often an event is queried again before the pool takes memory. An event on an idle stream is done 1.1 us after
+  /// its record, a query takes 0.3 us, and a segment costs 100 us (bench/results/h100).
   static constexpr std::size_t most_queries = 16;
   /// True if the device has no work on any stream that the pool knows; memory freed so far is then idle. Waits for
   /// nothing. False as well if that cannot be asked: during a capture, or if one may be under way unnoticed. `stream`
@@ -53,6 +53,7 @@ class fence_calls {
   void hold_all(arena_lock& lock, held_fences* held) GPUMEM_UNDER_LOCK;
 
  private:
+  bool ask_until_done(const held_fences& held) GPUMEM_UNDER_LOCK;
   bool order_one(arena_lock& lock, owner_id waiter, fence_index fence) GPUMEM_UNDER_LOCK;
   bool wait_for_each(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
 

@@ -137,8 +137,9 @@ TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
         "4", "48"}},         // backing=mapped: least step in MiB, and the share of the pool
       {"expandable.cpp",
        {"16",         // the exchange rate, as a multiple of growth's
-        "4",          // the root of that
         "112",        // where small blocks lie: their size in KiB
+        "2",          // the slack is half a step
+        "4",          // pages that are made because others cannot move: a quarter of the least step
         "16",         // made singly, in GiB
         "2", "2"}}};  // no overflow; the first half of the limit is made in runs
   for (const auto& [file, expected] : documented) EXPECT_EQ(numbers_in(file), expected) << file;

@@ -144,6 +144,20 @@ TEST(paging, pages_move_only_once_the_work_on_them_is_done) {
   EXPECT_EQ(p.device.hazard_count(), 0U) << "the referee knows what is in flight";
 }
 
+// As on a card, where an event on an idle stream is done a microsecond after its record. The simulated device takes 1
+// us for a record and 0.5 us for a query.
+TEST(paging, pages_move_if_the_work_on_them_ends_within_a_few_queries) {
+  paged_pool x{4 * page};
+  const address lower = x.take(2 * page);
+  const address upper = x.take(2 * page);
+  x.device.advance_by(10'000'000);
+  x.device.enqueue_use({}, 6'000, lower, 2 * page);
+  x.give(lower);
+  ASSERT_NE(x.take(4 * page), 0U);
+  EXPECT_EQ((*x.tested).stats().remapped_pages, 2U);
+  x.give(upper);
+}
+
 TEST(paging, one_set_access_opens_a_run_of_pages) {
   paged_pool p{64 * page, 1 * gib, 64 * page};
   EXPECT_NE(p.take(40 * page), 0U);
