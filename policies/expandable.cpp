@@ -119,7 +119,7 @@ built_in_policy expandable_policy() {
        .takes =
            "page by page behind reserved addresses; beyond the slack it moves idle pages instead of making new ones",
        .gives_back = "idle pages, on `trim`",
-       .choose_when = "memory is short: next to no holes, at less device time than `caching`"},
+       .choose_when = "memory is short: next to no holes, at about the device time of `caching`"},
       [](const policy_setup& setup) {
         byte_limit slack;
         const auto given = setup.parameters.find("slack");

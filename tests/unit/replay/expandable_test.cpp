@@ -122,14 +122,14 @@ INSTANTIATE_TEST_SUITE_P(five_percent, expandable_bars,
 
 class expandable_default : public testing::TestWithParam<const char*> {};
 
-TEST_P(expandable_default, costs_less_device_time_than_caching) {
+TEST_P(expandable_default, costs_at_most_a_tenth_more_device_time_than_caching) {
   const std::string path = file_of(GetParam());
   if (path.empty()) GTEST_SKIP() << no_recording(fmt::format("gpu/{}.csv.gz", GetParam()));
   const trace t = load(path);
   const compare_figures expandable = figures_of(t, "expandable");
   const compare_figures caching = figures_of(t, "caching");
   EXPECT_EQ(expandable.hazards, 0U);
-  EXPECT_LT(*expandable.in_device_calls_ns, *caching.in_device_calls_ns);
+  EXPECT_LT(*expandable.in_device_calls_ns, *caching.in_device_calls_ns + *caching.in_device_calls_ns / 10);
   EXPECT_GT(expandable.utilization(), caching.utilization() - 0.05);
 }
 
