@@ -9,8 +9,7 @@
 /// the program to new addresses add none.
 ///
 /// New pages come in one run for each stretch that lacks them, which costs little and moves only as a whole. Where the
-/// pool exceeds its slack, because what is idle cannot move, it makes pages in pieces of a quarter of the least step.
-/// Parameters:
+/// pool exceeds its slack, because idle pages cannot move, it makes runs of a quarter of a step. Parameters:
 ///
 /// | parameter       |                                                                           |
 /// |-----------------|---------------------------------------------------------------------------|
@@ -61,8 +60,8 @@ class expandable final : public policy {
     const std::uint64_t step = std::max(round_down(rule_.page_step_bytes(view.reserved_bytes), page_), page_);
     const std::uint64_t room = room_bytes(view, peak + step / 2 + view.refilled_bytes);
     if (room < missing_bytes) {
-      const std::uint64_t piece = std::max(round_down(growth_rule::least_step_bytes / 4, page_), page_);
-      return {.make_bytes = room, .run_bytes = is_near_limit(view, need_bytes) ? page_ : piece, .over_bytes = 0};
+      const std::uint64_t short_run = std::max(round_down(step / 4, page_), page_);
+      return {.make_bytes = room, .run_bytes = is_near_limit(view, need_bytes) ? page_ : short_run, .over_bytes = 0};
     }
     // While one page holds all live blocks, no pages are made ahead, because small blocks would divide them and a later
     // large request would find no place in these pages.
