@@ -175,7 +175,7 @@ page_manager::finished page_manager::finish(const remap_batch& step) {
         break;
       case remap_batch::outcome::untouched:
         if (!r.moves) continue;
-        map_.insert(r.source);
+        map_.put_back(r.source);
         heap_.commit(unbacked_at(r.source.begin), r.source.begin, bytes);
         break;
       case remap_batch::outcome::destroyed:
@@ -241,7 +241,7 @@ void page_manager::finish(std::span<const mapped_run> going, const returned_runs
   const std::uint64_t bytes = going.back().begin + going.back().bytes - begin;
   in_transit_bytes_ -= done.unmapped ? done.destroyed : bytes;
   if (!done.unmapped) {
-    for (const mapped_run& run : going) map_.insert(run);
+    for (const mapped_run& run : going) map_.put_back(run);
     heap_.commit(unbacked_at(begin), begin, bytes);
   }
   map_.make_room(0);
@@ -289,6 +289,7 @@ status page_manager::check() const {
     end = begin + run.bytes;
     bytes += run.bytes;
   }
+  if (!map_.valid()) return broken("memory behind a vacated page", bytes, 0);
   if (bytes != heap_.totals().segment_bytes)
     return broken("bytes of the runs and of the heap differ", bytes, heap_.totals().segment_bytes);
   for (block_index i = heap_.unbacked().first(); i != no_block; i = heap_.at(i).in_index.newer) {

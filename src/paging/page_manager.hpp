@@ -80,7 +80,7 @@ class page_manager {
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
   [[nodiscard]] std::uint64_t in_transit_bytes() const noexcept { return in_transit_bytes_; }
   /// Checks that runs are whole pages and do not overlap, that their bytes equal the heap's, and that no unbacked block
-  /// has a run.
+  /// and no vacated page has a run.
   [[nodiscard]] status check() const;
 
  private:

@@ -34,9 +34,18 @@ std::size_t page_map::insert(const mapped_run& run) {
   return again;
 }
 
+void page_map::put_back(const mapped_run& run) {
+  vacated_.erase(vacated_.lower_bound(run.begin), vacated_.lower_bound(run.begin + run.bytes));
+  insert(run);
+}
+
 void page_map::erase(address begin, std::uint64_t bytes) noexcept {
   auto entry = runs_.lower_bound(begin);
   while (entry != runs_.end() && entry->first + entry->second.bytes <= begin + bytes) entry = runs_.erase(entry);
+}
+
+bool page_map::valid() const {
+  return std::ranges::none_of(vacated_, [this](address page) { return touches(page, 1); });
 }
 
 std::vector<idle_stretch> page_map::idle(const heap& pool_heap, address keep, address keep_end) const {

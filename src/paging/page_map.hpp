@@ -35,6 +35,8 @@ class page_map {
   /// Requires that `run` overlaps no other run. Its vacated pages are refilled: returns how many of them had been
   /// refilled before.
   std::size_t insert(const mapped_run& run);
+  /// The same for a run that was to leave these addresses and did not: its pages are not vacated, and none is refilled.
+  void put_back(const mapped_run& run);
   /// Removes every run that lies wholly in `[begin, begin + bytes)`.
   void erase(address begin, std::uint64_t bytes) noexcept;
   /// Call before pages, named by their beginnings, are erased to give their memory to other addresses.
@@ -45,6 +47,8 @@ class page_map {
   [[nodiscard]] std::vector<idle_stretch> idle(const heap& pool_heap, address keep, address keep_end) const;
   /// True if a run overlaps `[begin, begin + bytes)`.
   [[nodiscard]] bool touches(address begin, std::uint64_t bytes) const;
+  /// False if a vacated page has memory.
+  [[nodiscard]] bool valid() const;
 
   [[nodiscard]] const std::map<address, mapped_run>& runs() const noexcept { return runs_; }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {

@@ -58,6 +58,24 @@ TEST(page_map, counts_pages_that_addresses_lost_and_get_again_twice) {
   EXPECT_GT(m.metadata_bytes(), page_map{}.metadata_bytes());
 }
 
+TEST(page_map, a_run_that_did_not_leave_its_addresses_lost_no_page) {
+  page_map m;
+  m.insert(run(0, 2));
+  const auto leaves = [&m] {
+    m.vacate({base, base + page});
+    EXPECT_FALSE(m.valid()) << "until it is erased";
+    m.erase(base, 2 * page);
+    EXPECT_TRUE(m.valid());
+  };
+  for (int k = 0; k < 3; ++k) {
+    leaves();
+    m.put_back(run(0, 2));
+    EXPECT_TRUE(m.valid());
+  }
+  leaves();
+  EXPECT_EQ(m.insert(run(0, 2)), 0U) << "for the first time";
+}
+
 TEST(page_map, room_is_used_and_what_is_left_of_it_goes) {
   page_map m;
   m.make_room(2);
