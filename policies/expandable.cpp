@@ -4,12 +4,13 @@
 /// slack, the pool moves idle pages: it unmaps them and maps them where they are needed. By default the slack is half a
 /// step (growth_rule.hpp), which is what steps waste on average, and the refilled bytes: where addresses lost a page to
 /// others and need one again, and that a second time, the program needs both in turn. So a page is moved twice (the
-/// rent of ski rental) before the pool holds another (the purchase), and a step that repeats stops moving pages after
-/// the third time. A page that is made there counts, too, so the slack can exceed what moved. Pages that only follow
-/// the program to new addresses add none.
+/// rent of ski rental) before the pool holds another (the purchase), and a step that repeats moves pages in its second
+/// and third run, and then has them. A page that is made there counts, too, so the slack can exceed what moved. Pages
+/// that only follow the program to new addresses add none.
 ///
-/// New pages come in one run for each stretch that lacks them, which costs little and moves only as a whole. Where the
-/// pool exceeds its slack, because idle pages cannot move, it makes runs of a quarter of a step. Parameters:
+/// New pages come in one run for each gap, which costs little and moves only as a whole. For a request whose missing
+/// pages the slack does not cover, they come in runs of a quarter of a step, which may move where long ones could not.
+/// Parameters:
 ///
 /// | parameter       |                                                                           |
 /// |-----------------|---------------------------------------------------------------------------|

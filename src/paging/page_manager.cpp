@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t most_mapped_pages = 400'000;
 
 /// Splits `bytes` at `begin` (whole pages) into the fewest new runs of at most `run_bytes`, equal in length to within a
-/// page. A block of half the size then frees whole runs, which can move.
+/// page.
 void add_new(remap_batch& step, address begin, std::uint64_t bytes, std::uint64_t run_bytes, std::uint64_t page) {
   while (bytes != 0) {
     const std::uint64_t count = (bytes - 1) / run_bytes + 1;

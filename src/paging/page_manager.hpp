@@ -75,7 +75,8 @@ class page_manager {
   [[nodiscard]] const std::vector<mapped_run>& stranded() const noexcept { return stranded_; }
   void finish_stranded(const returned_runs& done) noexcept;
 
-  /// The bytes of all pages that vacated addresses (page_map.hpp) got so far, whether these moved or were made.
+  /// The bytes of all pages that vacated addresses (page_map.hpp) got so far, from the second time on that the same
+  /// address got one, whether it moved or was made.
   [[nodiscard]] std::uint64_t refilled_bytes() const noexcept { return refilled_bytes_; }
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
   [[nodiscard]] std::uint64_t in_transit_bytes() const noexcept { return in_transit_bytes_; }

@@ -2,7 +2,8 @@
 //
 // A run is the result of one `create`: one or more pages, mapped and unmapped as a whole. An address without a run is
 // unbacked. A vacated page is an unbacked one whose memory went to other addresses, or to the device to make room for
-// them. Takes one node of host memory per run and per vacated page. The pool's lock guards the map.
+// them. Takes one node of host memory per run, per vacated page, and per address that was vacated and
+// got memory again. The pool's lock guards the map.
 #pragma once
 
 #include <cstdint>

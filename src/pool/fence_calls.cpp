@@ -28,7 +28,7 @@ void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
   }
   record(lock);
   held_fences held{state_.streams};
-  hold_all(lock, &held);
+  hold_frees(&held);
   ask_until_done(held);
   poll(lock);
 }
@@ -135,23 +135,30 @@ void fence_calls::wait_for_owner(arena_lock& lock, owner_id owner, const wait_de
   wait_for_each(lock, held, deadline);
 }
 
-void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
+void fence_calls::hold_frees(held_fences* held) {
   for (const owner_id owner : state_.blocks.free_blocks().owners()) {
     if (state_.streams[owner].serves_others()) held->add_cover_of(owner);
   }
+}
+
+void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
+  hold_frees(held);
   state_.uses.hold_fences(held);
   record(lock);
 }
 
 bool fence_calls::ask_until_done(const held_fences& held) {
   const device::calls_together row{state_.own_device};
-  const auto is_done = [&](fence_index fence)
-                           GPUMEM_UNDER_LOCK { return state_.streams.ask(fence) == tracked_fence::state::done; };
+  using state = tracked_fence::state;
+  const auto is_pending = [&](fence_index fence)
+                              GPUMEM_UNDER_LOCK { return state_.streams.ask(fence) == state::pending; };
   for (std::size_t round = 0; round < most_queries; ++round) {  // a round ends at the first fence that is pending
     state_.streams.begin_round();
-    if (std::ranges::all_of(held.all(), is_done)) return true;
+    if (std::ranges::none_of(held.all(), is_pending)) break;
   }
-  return false;
+  return std::ranges::all_of(held.all(), [&](fence_index fence) GPUMEM_UNDER_LOCK {
+    return state_.streams.fences()[fence].status == state::done;
+  });
 }
 
 bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t stream_key) {

@@ -53,6 +53,7 @@ class fence_calls {
   void hold_all(arena_lock& lock, held_fences* held) GPUMEM_UNDER_LOCK;
 
  private:
+  void hold_frees(held_fences* held) GPUMEM_UNDER_LOCK;
   bool ask_until_done(const held_fences& held) GPUMEM_UNDER_LOCK;
   bool order_one(arena_lock& lock, owner_id waiter, fence_index fence) GPUMEM_UNDER_LOCK;
   bool wait_for_each(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;

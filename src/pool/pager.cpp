@@ -11,7 +11,10 @@ namespace gpumem {
 namespace {
 
 /// Bounds how often a request is planned again because the device or the limit gave less than expected.
-constexpr unsigned most_rounds = 8;
+constexpr unsigned most_rounds = 12;
+
+/// After a refusal, runs are so much shorter: from 1 GiB to a page in three rounds.
+constexpr std::uint64_t shorter_runs = 16;
 
 }  // namespace
 
@@ -124,11 +127,14 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
         may.poll = false;
         fence_before_moves(lock, request);
         continue;
-      case verdict::give_back_first:
+      case verdict::give_back_first: {
         // Idle runs may be too long for the pieces; returning them makes room for other runs.
         may.give_back = false;
-        return_stretches(lock, step.new_bytes, pages_of(place->begin, request.bytes, state_.pages.page_bytes()), true);
+        const page_span keep = pages_of(place->begin, request.bytes, state_.pages.page_bytes());
+        const std::uint64_t returned = return_stretches(lock, step.new_bytes, keep, true);
+        if (may.room_bytes != UINT64_MAX) may.room_bytes += returned;
         continue;
+      }
       case verdict::impossible:
         return note_impossible(request, place->missing_bytes);
       case verdict::ready:
@@ -152,11 +158,13 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
     }
     request.device_refused = true;
     state_.note(slow_event::refused_by_device, step.refused_bytes);
-    // The refused run was too long, and not necessarily the last page: try a page less, in runs half as long.
+    // What the device still has is known once it has refused a single page.
     const std::uint64_t page = state_.pages.page_bytes();
-    const std::uint64_t refused = step.refused_bytes;
-    may.room_bytes = std::min(step.made_bytes + (refused > page ? refused - page : 0), step.new_bytes - 1);
-    if (refused > page) may.run_bytes = std::max(page, round_down(refused / 2, page));
+    if (step.refused_bytes > page) {
+      may.run_bytes = std::max(page, round_down(step.refused_bytes / shorter_runs, page));
+    } else {
+      may.room_bytes = step.made_bytes;
+    }
   }
   return step_result::outcome::nothing;
 }

@@ -451,6 +451,20 @@ TEST(paging, a_device_that_is_full_is_no_reason_to_fail_while_pages_are_idle) {
   EXPECT_EQ(p.take(2 * page), 0U);
 }
 
+// The device refuses one run of 512 pages, has 450, and gets 100 back that are too long to move into what is missing.
+TEST(paging, a_device_that_refuses_a_long_run_is_asked_for_shorter_ones_and_gets_idle_runs_back) {
+  paged_pool p{UINT64_MAX, 4 * gib, UINT64_MAX};
+  const address first = p.take(100 * page);
+  ASSERT_NE(p.take(page), 0U);
+  const address second = p.take(100 * page);
+  ASSERT_NE(p.take(page), 0U);
+  p.give(first);
+  p.give(second);
+  p.device.advance_by(1'000'000'000);
+  p.device.set_foreign_bytes(80 * gib - (202 + 450) * page);
+  EXPECT_NE(p.take(512 * page), 0U);
+}
+
 TEST(paging, serves_several_threads) {
   paged_pool p{24 * page};
   std::vector<std::thread> threads;
