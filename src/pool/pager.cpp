@@ -158,7 +158,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
     }
     request.device_refused = true;
     state_.note(slow_event::refused_by_device, step.refused_bytes);
-    // What the device still has is known once it has refused a single page.
+    // Only the refusal of a single page tells how much the device still has.
     const std::uint64_t page = state_.pages.page_bytes();
     if (step.refused_bytes > page) {
       may.run_bytes = std::max(page, round_down(step.refused_bytes / shorter_runs, page));
