@@ -103,6 +103,18 @@ step_result pager::note_impossible(pending_request& request, std::uint64_t missi
   return step_result::outcome::nothing;
 }
 
+// Only the refusal of a single page tells how much the device still has.
+void pager::note_refusal(pending_request& request, const remap_batch& step, page_manager::paging_limits* may) {
+  request.device_refused = true;
+  state_.note(slow_event::refused_by_device, step.refused_bytes);
+  const std::uint64_t page = state_.pages.page_bytes();
+  if (step.refused_bytes > page) {
+    may->run_bytes = std::max(page, round_down(step.refused_bytes / shorter_runs, page));
+  } else {
+    may->room_bytes = step.made_bytes;
+  }
+}
+
 step_result pager::page_in(arena_lock& lock, pending_request& request) {
   page_manager::paging_limits may;
   may.unmap = state_.may_give_back(lock);
@@ -156,15 +168,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
       request.driver_error = done;
       return step_result::outcome::nothing;
     }
-    request.device_refused = true;
-    state_.note(slow_event::refused_by_device, step.refused_bytes);
-    // Only the refusal of a single page tells how much the device still has.
-    const std::uint64_t page = state_.pages.page_bytes();
-    if (step.refused_bytes > page) {
-      may.run_bytes = std::max(page, round_down(step.refused_bytes / shorter_runs, page));
-    } else {
-      may.room_bytes = step.made_bytes;
-    }
+    note_refusal(request, step, &may);
   }
   return step_result::outcome::nothing;
 }

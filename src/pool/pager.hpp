@@ -21,6 +21,8 @@ class pager {
   std::uint64_t return_pages(arena_lock& lock, std::uint64_t bytes, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
 
  private:
+  void note_refusal(pending_request& request, const remap_batch& step,
+                    page_manager::paging_limits* may) GPUMEM_UNDER_LOCK;
   step_result note_impossible(pending_request& request, std::uint64_t missing_bytes) GPUMEM_UNDER_LOCK;
   [[nodiscard]] page_manager::verdict plan(const pending_request& request, const page_place& place,
                                            page_manager::paging_limits may, remap_batch* step) const GPUMEM_UNDER_LOCK;
