@@ -58,7 +58,7 @@ class expandable final : public policy {
       return {.make_bytes = std::min(room_bytes(view, peak + set_slack_bytes(peak)), missing_bytes),
               .run_bytes = page_};
     }
-    const std::uint64_t step = std::max(round_down(rule_.page_step_bytes(view.reserved_bytes), page_), page_);
+    const std::uint64_t step = std::max(round_down(rule_.step_bytes(view.reserved_bytes, true), page_), page_);
     const std::uint64_t room = room_bytes(view, peak + step / 2 + view.refilled_bytes);
     if (room < missing_bytes) {
       const std::uint64_t short_run = std::max(round_down(step / 4, page_), page_);

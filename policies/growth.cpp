@@ -1,6 +1,7 @@
 /// growth: starts small and grows on demand up to the limit, as TensorFlow's allow_growth does.
 ///
-/// The pool gives idle segments back before it grows, if that pays (growth_rule.hpp), and before a request fails.
+/// The pool gives idle segments back before it grows, if that pays (growth_rule.hpp), and before a request fails. Where
+/// the device has work when it grows, it makes one segment of the idle ones later.
 /// hard_cap and multi_pool are growth with a required setting. Pools enforce limits under every policy.
 #include <fmt/format.h>
 
@@ -30,6 +31,10 @@ class growth : public policy {
   [[nodiscard]] bool returns_before_growth(const pool_view& view, std::uint64_t segment_bytes,
                                            std::uint64_t grow_bytes) const override {
     return rule_.returns(segment_bytes, grow_bytes, view.reserved_bytes);
+  }
+  [[nodiscard]] bool merges_idle(const pool_view& view, std::uint64_t idle_bytes) const override {
+    const std::uint64_t beyond_peak = view.reserved_bytes - std::min(view.reserved_bytes, view.peak_live_bytes);
+    return rule_.returns(idle_bytes, beyond_peak, beyond_peak);
   }
   void returned(const pool_view&, std::uint64_t segment_bytes) override { rule_.returned(segment_bytes); }
 
@@ -158,7 +163,7 @@ built_in_policy growth_policy() {
        .takes = "on demand: a large request gets a segment of its own, others share steps of 16 MiB or more, which "
                 "grow with the root of the pool",
        .gives_back = "idle segments: on `trim`, before a request would fail, and before growth if that pays and the "
-                     "device is idle",
+                     "device is idle; if it was not, it makes one segment of them later",
        .choose_when = "the GPU is shared and the program's need is not known (default)"},
       [](const policy_setup& setup) -> std::unique_ptr<policy> {
         if (setup.parameters.contains("segments")) return std::make_unique<doubling_growth>();

@@ -1,11 +1,7 @@
 /// When a pool grows: the size of the next step, and whether an idle segment goes back first.
 ///
-/// A pool spends device time to save bytes while that pays, at one exchange rate. The rule has two parameters:
-///
-/// | parameter       |                                                                                           |
-/// |-----------------|-------------------------------------------------------------------------------------------|
-/// | `exchange_rate` | the device time, in microseconds, that the pool spends at most to hold one MiB less       |
-/// | `least_step`    | a pool grows by 16 MiB at least, and a request of that size gets a segment of its own     |
+/// A pool spends device time to save bytes while that pays, at one exchange rate, with one more parameter: the least
+/// step (growth_rule::least_step_bytes).
 ///
 /// **Steps.** Small requests share a segment of one step. With steps of s bytes, a pool of R bytes takes R / s calls at
 /// a price p each and wastes s / 2 on average at the rate r. Their sum is least at s = sqrt(2 p R / r), the economic
@@ -18,6 +14,9 @@
 /// So the pool spends at most twice the cost of the better fixed choice (to give segments back always, or never), and
 /// requests that return in each step soon keep their segments. The bound assumes the prices of call_prices.hpp. It also
 /// assumes that bytes cost only where the pool's peak rises.
+///
+/// **Merging** makes one segment of the idle ones (segment_merger.hpp). It can save at most what the pool holds beyond
+/// the peak of live memory, and happens while all such calls together have cost less than that at the rate.
 #pragma once
 
 #include <algorithm>
@@ -31,35 +30,31 @@ namespace gpumem {
 
 class growth_rule {
  public:
-  static constexpr std::uint64_t default_exchange_rate = 96;
+  /// A pool grows by this much at least, and a request of this size gets a segment of its own.
   static constexpr std::uint64_t least_step_bytes = 16 * mib;
+  static constexpr std::uint64_t default_exchange_rate = 96;
 
-  /// `exchange_rate` is in microseconds per MiB. At 0 memory is free: a step is half the pool, and nothing goes back.
+  /// `exchange_rate`: the device time, in microseconds, that the pool spends at most to hold one MiB less. At 0 memory
+  /// is free: a step is half the pool, and nothing goes back.
   growth_rule(std::uint64_t exchange_rate, const call_prices& prices) noexcept
       : us_per_byte_{static_cast<double>(exchange_rate) / static_cast<double>(mib)}, prices_{prices} {}
 
-  /// A step of a pool that holds `held_bytes`, if a call costs `price`.
-  [[nodiscard]] std::uint64_t step_bytes(std::uint64_t held_bytes, const call_price& price) const noexcept {
+  /// A step of a pool that holds `held_bytes`, in plain segments or in pages.
+  [[nodiscard]] std::uint64_t step_bytes(std::uint64_t held_bytes, bool paged = false) const noexcept {
     const auto held = static_cast<double>(held_bytes);
-    const double best = us_per_byte_ > 0 ? std::sqrt(2 * price(0) * held / us_per_byte_) : held;
+    const double price = (paged ? prices_.map_run : prices_.take)(0);
+    const double best = us_per_byte_ > 0 ? std::sqrt(2 * price * held / us_per_byte_) : held;
     return std::max(least_step_bytes, static_cast<std::uint64_t>(std::min(best, held / 2)));
-  }
-  /// The same for plain segments, and for pages.
-  [[nodiscard]] std::uint64_t segment_step_bytes(std::uint64_t held_bytes) const noexcept {
-    return step_bytes(held_bytes, prices_.take);
-  }
-  [[nodiscard]] std::uint64_t page_step_bytes(std::uint64_t held_bytes) const noexcept {
-    return step_bytes(held_bytes, prices_.map_run);
   }
 
   /// The segment for a request that fits nowhere: a shared one, which requests of its size fill without a rest, or one
   /// of the request's own size.
   [[nodiscard]] std::uint64_t covering(std::uint64_t need_bytes, std::uint64_t held_bytes) const noexcept {
     if (need_bytes >= least_step_bytes || need_bytes == 0) return need_bytes;
-    return round_down(segment_step_bytes(held_bytes), need_bytes);
+    return round_down(step_bytes(held_bytes), need_bytes);
   }
 
-  /// Whether an idle segment goes back before a pool of `held_bytes` grows by `grow_bytes`.
+  /// Whether an idle segment goes back if a pool of `held_bytes` then grows by `grow_bytes` less.
   [[nodiscard]] bool returns(std::uint64_t segment_bytes, std::uint64_t grow_bytes,
                              std::uint64_t held_bytes) const noexcept {
     const double price = round_trip_us(segment_bytes);

@@ -30,6 +30,7 @@ class arena final : public cache_source {
   pager paging;
   growth growing;
   trimmer trimming;
+  segment_merger merging;
   oom_ladder ladder;
   plan_executor planning;
 

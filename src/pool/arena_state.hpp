@@ -39,6 +39,7 @@ struct pending_request {
   bool limit_refused = false;
   bool device_refused = false;
   bool asked_whether_idle = false;  ///< the streams were asked if they have work, which a request does once
+  bool grows_beside_idle = false;   ///< the pool grows only because the device has work (`segment_merger`)
   status driver_error;
   std::optional<wait_deadline> deadline;  ///< set when the request first looks beyond free memory
 

@@ -61,6 +61,12 @@ step_result growth::grow(arena_lock& lock, pending_request& request) {
   return step_result::of_search(state_.search(request));
 }
 
+void growth::take(arena_lock& lock, std::uint64_t bytes) {
+  pending_request nobodys;
+  const std::uint64_t got = add_segment(lock, {.bytes = bytes, .least_bytes = bytes}, nobodys);
+  if (got != 0) state_.pool_policy.grew(state_.view(), got);
+}
+
 // Returns the new segment's bytes, or 0 if the limit or the device refused; the request notes which. Requires the
 // ticket.
 std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, pending_request& request) {

@@ -19,6 +19,8 @@ class growth {
   void open(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   /// Takes memory and places the request in it. `nothing` if the limit or the device refuses; the request notes which.
   step_result grow(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  /// Takes a segment of that size for all requests, or none. Requires the ticket.
+  void take(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
 
  private:
   std::uint64_t add_segment(arena_lock& lock, const segment_request& ask, pending_request& request) GPUMEM_UNDER_LOCK;

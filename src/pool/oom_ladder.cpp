@@ -62,8 +62,11 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
   }
   if (const step_result reused = reuse_other_streams(lock, request); reused.found()) return reused;
   state_.caches.pressure();
+  merger_.before_growth();
   if (const step_result placed = return_before_growth(lock, request); placed.found()) return placed;
-  return growth_.grow(lock, request);
+  const step_result grown = growth_.grow(lock, request);
+  if (grown.found() && request.grows_beside_idle) merger_.grew_beside_idle();
+  return grown;
 }
 
 // Gives back idle segments if the policy says so. The driver's free waits for all work of the device, so this happens
@@ -80,7 +83,10 @@ step_result oom_ladder::return_before_growth(arena_lock& lock, pending_request& 
   const bool is_idle = fences_.finds_idle(lock, request.stream, request.stream_key);
   state_.blocks.absorb_idle(request.owner);
   if (const block_index i = state_.search(request); i != no_block) return step_result::of_search(i);
-  if (!is_idle) return step_result::outcome::nothing;
+  if (!is_idle) {
+    request.grows_beside_idle = true;
+    return step_result::outcome::nothing;
+  }
   trimmer_.return_before_growth(lock, grow_bytes);
   state_.blocks.absorb_idle(request.owner);
   return step_result::of_search(state_.search(request));

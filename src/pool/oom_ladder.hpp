@@ -4,7 +4,8 @@
 // Look: steps that invalidate no capture, noticed or not, and wait for no work, except step 4 under `host`
 //   1 fences that are done by now   2 everything in threads' caches   3 idle neighbours merged
 //   4 another stream's memory, behind fences on that stream           5 grow, as the policy says; if the device has
-//                                                                       no work, idle segments may go back first
+//                                                                       no work, idle segments may go back first,
+//                                                                       else they may become one later
 // Last resorts, for a request that would otherwise be refused
 //   6 the same as step 4, with events on the whole context
 //   7 under `device`: all other streams' memory at once               8 give idle segments back, and grow
@@ -17,15 +18,14 @@
 // the driver knows of.
 #pragma once
 
-#include "growth.hpp"
-#include "trimmer.hpp"
+#include "segment_merger.hpp"
 
 namespace gpumem {
 
 class oom_ladder {
  public:
-  oom_ladder(arena_state& state, fence_calls& fences, growth& grows, trimmer& trims)
-      : state_{state}, fences_{fences}, growth_{grows}, trimmer_{trims} {}
+  oom_ladder(arena_state& state, fence_calls& fences, growth& grows, trimmer& trims, segment_merger& merges)
+      : state_{state}, fences_{fences}, growth_{grows}, trimmer_{trims}, merger_{merges} {}
 
   /// Returns a live block, or `no_block`; `explain` (oom_diagnosis.hpp) then says why.
   block_index climb(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
@@ -60,6 +60,7 @@ class oom_ladder {
   fence_calls& fences_;
   growth& growth_;
   trimmer& trimmer_;
+  segment_merger& merger_;
 };
 
 }  // namespace gpumem

@@ -115,6 +115,7 @@ status pool::allocate(const request& request, std::uint64_t rounded, address* be
   if (!i) return i.why();
   if (*i == no_block) return arena_->refuse(lock, request, *pending, refusal);
   *begin = hand_out(*arena_, *i, pending->owner, request);
+  arena_->merging.merge(lock, *pending);
   return {};
 }
 

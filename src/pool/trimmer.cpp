@@ -37,15 +37,28 @@ bool trimmer::would_return(std::uint64_t grow_bytes) const { return next_before_
 // Goes on beyond the growth, as far as a segment's own bytes are worth its calls: the rest would have the sizes of
 // earlier requests, and smaller requests would cut it up and keep it from going back later.
 // Ends when another thread has freed memory or called the driver, a sign that the device has work again.
-void trimmer::return_before_growth(arena_lock& lock, std::uint64_t grow_bytes) {
+std::uint64_t trimmer::return_before_growth(arena_lock& lock, std::uint64_t grow_bytes) {
+  std::uint64_t returned = 0;
   const std::uint64_t changes_before = lock.changes_by_others();
   while (state_.may_give_back(lock) && lock.changes_by_others() == changes_before) {
     const std::optional<segment_index> next = next_before_growth(grow_bytes, true);
     const std::uint64_t went = next ? return_segment(lock, *next) : 0;
-    if (went == 0) return;
+    if (went == 0) break;
+    returned += went;
     state_.pool_policy.returned(state_.view(), went);
     grow_bytes = UINT64_MAX;
   }
+  return returned;
+}
+
+trimmer::idle_segments trimmer::idle() const {
+  idle_segments all;
+  for (segment_index s = 0; s < state_.blocks.segments().size(); ++s) {
+    if (state_.blocks.segments()[s].bytes == 0 || !state_.blocks.segment_idle(s)) continue;
+    ++all.count;
+    all.bytes += state_.blocks.segments()[s].bytes;
+  }
+  return all;
 }
 
 // The largest segment that the policy would give back: one that is idle, or one that is as soon as its fences are done.

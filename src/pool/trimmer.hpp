@@ -20,11 +20,18 @@ class trimmer {
   /// Whether the policy would give a segment back before the pool grows by `grow_bytes`, once its fences are done.
   [[nodiscard]] bool would_return(std::uint64_t grow_bytes) const GPUMEM_UNDER_LOCK;
   /// Returns an idle segment that the policy gives back for a growth by `grow_bytes`, and then every other one that it
-  /// would give back for any growth.
-  void return_before_growth(arena_lock& lock, std::uint64_t grow_bytes) GPUMEM_UNDER_LOCK;
+  /// would give back for any growth. Returns the bytes that went.
+  std::uint64_t return_before_growth(arena_lock& lock, std::uint64_t grow_bytes) GPUMEM_UNDER_LOCK;
   /// The same as `return_idle`, as far as the policy allows, and with waits for fences if necessary. Reports why each
   /// remaining free byte stays.
   trim_result trim(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
+
+  struct idle_segments {
+    std::size_t count = 0;
+    std::uint64_t bytes = 0;
+  };
+  /// The segments that could go back now.
+  [[nodiscard]] idle_segments idle() const GPUMEM_UNDER_LOCK;
 
  private:
   template <typename Condition>

@@ -35,34 +35,34 @@ growth_rule rule_at(std::uint64_t exchange_rate = growth_rule::default_exchange_
 
 TEST(GrowthRule, AStepIsTheRootOfThePoolAndAtLeast16MiB) {
   const growth_rule rule = rule_at();
-  EXPECT_EQ(rule.segment_step_bytes(0), 16 * mib);
-  EXPECT_EQ(rule.segment_step_bytes(64 * mib), 16 * mib);
+  EXPECT_EQ(rule.step_bytes(0), 16 * mib);
+  EXPECT_EQ(rule.step_bytes(64 * mib), 16 * mib);
   // sqrt(2 * 58.75 us * 1024 MiB / 96 us per MiB) = 35.4 MiB
-  EXPECT_EQ(rule.segment_step_bytes(gib) / mib, 35U);
-  EXPECT_EQ(rule.segment_step_bytes(16 * gib) / mib, 141U) << "four times as much for 16 times the pool";
-  EXPECT_EQ(rule.page_step_bytes(gib) / mib, 43U) << "with 87.3 us for a run of pages";
+  EXPECT_EQ(rule.step_bytes(gib) / mib, 35U);
+  EXPECT_EQ(rule.step_bytes(16 * gib) / mib, 141U) << "four times as much for 16 times the pool";
+  EXPECT_EQ(rule.step_bytes(gib, true) / mib, 43U) << "with 87.3 us for a run of pages";
 }
 
 TEST(GrowthRule, AStepIsAtMostHalfThePool) {
-  EXPECT_EQ(rule_at(1).segment_step_bytes(128 * mib), 64 * mib);
-  EXPECT_EQ(rule_at(0).segment_step_bytes(8 * gib), 4 * gib);
-  EXPECT_EQ(rule_at(0).segment_step_bytes(0), 16 * mib);
+  EXPECT_EQ(rule_at(1).step_bytes(128 * mib), 64 * mib);
+  EXPECT_EQ(rule_at(0).step_bytes(8 * gib), 4 * gib);
+  EXPECT_EQ(rule_at(0).step_bytes(0), 16 * mib);
 }
 
 TEST(GrowthRule, DearerMemoryMakesSmallerSteps) {
-  EXPECT_LT(rule_at(384).segment_step_bytes(8 * gib), rule_at(24).segment_step_bytes(8 * gib));
+  EXPECT_LT(rule_at(384).step_bytes(8 * gib), rule_at(24).step_bytes(8 * gib));
 }
 
 TEST(GrowthRule, TheNumberOfStepsGrowsWithTheRootOfThePool) {
   std::uint64_t steps = 0;
-  for (std::uint64_t held = 0; held < 64 * gib; held += rule_at().segment_step_bytes(held)) ++steps;
+  for (std::uint64_t held = 0; held < 64 * gib; held += rule_at().step_bytes(held)) ++steps;
   EXPECT_LE(steps, 475U) << "sqrt(2 * 65536 MiB * 96 us per MiB / 58.75 us) = 463, and the first ones";
 }
 
 TEST(GrowthRule, RequestsOf16MiBGetASegmentOfTheirOwnSize) {
   for (const std::uint64_t held : {std::uint64_t{0}, gib, 64 * gib}) {
     EXPECT_EQ(rule_at().covering(16 * mib, held), 16 * mib);
-    EXPECT_EQ(rule_at().covering(512, held), round_down(rule_at().segment_step_bytes(held), 512));
+    EXPECT_EQ(rule_at().covering(512, held), round_down(rule_at().step_bytes(held), 512));
     EXPECT_EQ(rule_at().covering(5 * mib, held) % (5 * mib), 0U) << "requests of its size fill it without a rest";
     EXPECT_EQ(rule_at().covering(96 * mib, held), 96 * mib) << "the weights of a model leave no hole behind them";
   }
@@ -70,7 +70,7 @@ TEST(GrowthRule, RequestsOf16MiBGetASegmentOfTheirOwnSize) {
 
 TEST(GrowthRule, SurvivesSizesNear64Bits) {
   EXPECT_EQ(rule_at().covering(UINT64_MAX, 0), UINT64_MAX);
-  EXPECT_LT(rule_at().segment_step_bytes(UINT64_MAX), 16 * tib);
+  EXPECT_LT(rule_at().step_bytes(UINT64_MAX), 16 * tib);
   EXPECT_TRUE(rule_at().returns(gib, UINT64_MAX, UINT64_MAX));
 }
 
@@ -89,6 +89,17 @@ TEST(GrowthRule, SegmentsThatReturnInEachStepStayOnceTheirRentHasPaidForTheGrowt
   for (; rule.returns(400 * mib, 800 * mib, 1200 * mib); ++rounds) rule.returned(400 * mib);
   EXPECT_EQ(rounds, 29);
   EXPECT_TRUE(rule.returns(400 * mib, 800 * mib, 4 * gib)) << "a larger pool may spend more";
+}
+
+TEST(Growth, MergesIdleSegmentsIfThatCostsLessThanWhatThePoolHoldsBeyondThePeak) {
+  const auto growth = make("growth");
+  pool_view view = view_of(80 * gib, gib);
+  view.peak_live_bytes = gib - 64 * mib;
+  EXPECT_TRUE(growth->merges_idle(view, 400 * mib)) << "calls of .3 ms on this card; 64 MiB are worth 6.1 ms";
+  view.peak_live_bytes = gib - 2 * mib;
+  EXPECT_FALSE(growth->merges_idle(view, 400 * mib)) << "2 MiB are worth .2 ms";
+  view.peak_live_bytes = 2 * gib;
+  EXPECT_FALSE(growth->merges_idle(view, 400 * mib)) << "the pool held more at its peak";
 }
 
 // A pool of segments of one size, of which all but the last two come and go in each step. The best fixed choices are
@@ -129,8 +140,8 @@ TEST(CallPrices, OfAnUnknownCardAreThoseOfTheNearestKind) {
 TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
   const std::map<std::string, std::vector<std::string>> documented{
       {"growth_rule.hpp",
-       {"96",        // the exchange rate
-        "16",        // the least step, in MiB
+       {"16",        // the least step, in MiB
+        "96",        // the exchange rate
         "2", "2"}},  // of the formula, and a step is at most half the pool
       {"growth.cpp",
        {"2", "2", "2", "2",  // growth:segments is TensorFlow's: it begins with 2 MiB and doubles

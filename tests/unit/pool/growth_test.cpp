@@ -1,6 +1,8 @@
 // How a pool takes memory, with policies made for these tests; tests/unit/policies tests the built-in ones.
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 #include "bits.hpp"
 #include "cacheless_pool.hpp"
 #include "gpumem/sim_device.hpp"
@@ -123,12 +125,20 @@ TEST(growth, memory_that_another_streams_work_is_done_with_is_taken_first) {
   EXPECT_EQ(device.hazard_count(), 0U);
 }
 
-/// Takes exactly what is needed, and gives every idle segment back before growth.
+/// Takes exactly what is needed, and gives every idle segment back before growth, or merges them later.
 struct returning final : policy {
   std::vector<std::uint64_t> went;
+  mutable std::vector<std::uint64_t> asked_to_merge;
+  bool merges = false;
+  bool throws = false;
   segment_request grow(const pool_view&, std::uint64_t need) override { return {.bytes = need, .least_bytes = need}; }
   [[nodiscard]] bool returns_before_growth(const pool_view&, std::uint64_t, std::uint64_t) const override {
     return true;
+  }
+  [[nodiscard]] bool merges_idle(const pool_view&, std::uint64_t idle_bytes) const override {
+    asked_to_merge.push_back(idle_bytes);
+    if (throws) throw std::runtime_error{"no"};
+    return merges;
   }
   void returned(const pool_view&, std::uint64_t bytes) override { went.push_back(bytes); }
 };
@@ -207,6 +217,117 @@ TEST(growth, idle_segments_of_several_streams_go_back) {
   x.take_and_give({400 * mib}, x.device.create_stream());
   ASSERT_NE(x.tested.take(800 * mib), 0U);
   EXPECT_EQ(x.own_policy->went, (std::vector<std::uint64_t>{400 * mib}));
+}
+
+/// A pool that grew by 800 MiB beside two idle segments of 400 MiB because the device had work, which is then done.
+struct pool_that_grew : returning_pool {
+  address grown = 0;
+  using returning_pool::returning_pool;
+  void grow_beside_idle(stream_ref stream = {}) {
+    const address first = tested.take(400 * mib, stream);
+    const address second = tested.take(400 * mib, stream);
+    device.enqueue_use(stream, 1'000'000'000, first, 400 * mib);
+    tested.give(first);
+    tested.give(second);
+    grown = tested.take(800 * mib, stream);
+    EXPECT_EQ(device.used_bytes(), 1600 * mib);
+  }
+  void end_of_work() { device.advance_by(1'000'000'000); }
+};
+
+TEST(growth, idle_segments_become_one_once_the_device_is_idle) {
+  pool_that_grew x;
+  x.own_policy->merges = true;
+  x.grow_beside_idle();
+  ASSERT_NE(x.tested.take(20 * mib), 0U);
+  EXPECT_TRUE(x.own_policy->asked_to_merge.empty()) << "the device has work";
+  x.tested.give(x.grown);
+  x.end_of_work();
+  ASSERT_NE(x.tested.take(2 * mib), 0U);
+  EXPECT_EQ(x.own_policy->went, (std::vector<std::uint64_t>{800 * mib, 400 * mib})) << "the third is in use";
+  EXPECT_EQ(x.device.used_bytes(), 800 * mib) << "as much as before it grew by 800 MiB";
+  EXPECT_EQ(x.tested.stats().host_waits, 0U);
+  EXPECT_EQ(x.device.hazard_count(), 0U);
+  ASSERT_NE(x.tested.take(400 * mib), 0U);
+  EXPECT_EQ(x.device.used_bytes(), 800 * mib) << "served by the new segment";
+  EXPECT_TRUE(x.tested.check().ok()) << x.tested.check().message();
+}
+
+TEST(growth, segments_of_a_pool_that_held_as_much_before_become_one_of_all_their_bytes) {
+  pool_that_grew x;
+  x.take_and_give({1600 * mib, 2 * mib});  // the second growth finds 1600 MiB held
+  x.tested.trim(UINT64_MAX);
+  ASSERT_EQ(x.device.used_bytes(), 0U);
+  x.own_policy->merges = true;
+  x.grow_beside_idle();
+  x.tested.give(x.grown);
+  x.end_of_work();
+  ASSERT_NE(x.tested.take(2 * mib), 0U);
+  EXPECT_EQ(x.device.used_bytes(), 1600 * mib);
+  ASSERT_NE(x.tested.take(1200 * mib), 0U);
+  EXPECT_EQ(x.device.used_bytes(), 1600 * mib);
+}
+
+TEST(growth, merges_until_as_much_was_idle_as_growth_added) {
+  pool_that_grew x;
+  x.own_policy->merges = true;
+  x.grow_beside_idle();
+  x.end_of_work();
+  const address first = x.tested.take(400 * mib);  // leaves one idle segment of 400 MiB: none to merge it with
+  EXPECT_EQ(x.own_policy->asked_to_merge, (std::vector<std::uint64_t>{400 * mib}));
+  EXPECT_TRUE(x.own_policy->went.empty());
+  x.tested.give(first);
+  ASSERT_NE(x.tested.take(2 * mib), 0U);
+  ASSERT_NE(x.tested.take(2 * mib), 0U);
+  EXPECT_EQ(x.own_policy->asked_to_merge.size(), 2U) << "800 MiB were idle by then";
+}
+
+TEST(growth, a_policy_that_does_not_merge_is_asked_once) {
+  pool_that_grew x;
+  x.grow_beside_idle();
+  x.end_of_work();
+  for (int k = 0; k < 3; ++k) ASSERT_NE(x.tested.take(2 * mib), 0U);
+  EXPECT_EQ(x.own_policy->asked_to_merge.size(), 1U);
+  EXPECT_EQ(x.device.used_bytes(), 1600 * mib);
+}
+
+TEST(growth, a_request_is_served_even_if_the_policy_throws_when_asked_to_merge) {
+  pool_that_grew x;
+  x.own_policy->throws = true;
+  x.grow_beside_idle();
+  x.end_of_work();
+  for (int k = 0; k < 2; ++k) ASSERT_NE(x.tested.take(2 * mib), 0U);
+  EXPECT_EQ(x.own_policy->asked_to_merge.size(), 1U);
+  EXPECT_TRUE(x.tested.check().ok()) << x.tested.check().message();
+}
+
+TEST(growth, a_merged_segment_that_the_device_refuses_costs_no_request) {
+  pool_that_grew x;
+  x.own_policy->merges = true;
+  x.grow_beside_idle();
+  x.tested.give(x.grown);
+  x.end_of_work();
+  x.device.fail_nth(device_call::alloc, 1);
+  ASSERT_NE(x.tested.take(2 * mib), 0U);
+  EXPECT_EQ(x.device.used_bytes(), 400 * mib) << "another process took the memory";
+  EXPECT_EQ(x.tested.stats().reserved_bytes, 400 * mib);
+  ASSERT_NE(x.tested.take(800 * mib), 0U);
+  EXPECT_TRUE(x.tested.check().ok()) << x.tested.check().message();
+}
+
+TEST(growth, nothing_is_merged_during_a_capture) {
+  pool_that_grew x{stream_id_mode::notify};
+  x.own_policy->merges = true;
+  const stream_ref captured = x.device.create_stream();
+  x.grow_beside_idle();
+  x.end_of_work();
+  const result<std::uint64_t> key = x.tested.key_of(captured);
+  const result<pool_capture> capture = (*x.tested).streams().capture_begin(captured, *key, capture_effect::announced);
+  ASSERT_TRUE(capture.ok());
+  ASSERT_NE(x.tested.take(2 * mib, captured), 0U);
+  ASSERT_NE(x.tested.take(2 * mib), 0U);
+  EXPECT_TRUE(x.own_policy->asked_to_merge.empty());
+  EXPECT_EQ(x.own_policy->went.size(), 0U);
 }
 
 TEST(growth, segments_with_a_live_block_stay) {
