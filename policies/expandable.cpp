@@ -1,6 +1,6 @@
 /// expandable: maps memory page by page behind reserved addresses, and reuses idle pages before it makes new ones.
 ///
-/// Reserved memory may exceed the peak of live memory by the slack, and by half a step that was made ahead. Beyond the
+/// Reserved memory may exceed the peak of live memory by the slack, and by what was made ahead. Beyond the
 /// slack, the pool moves idle pages: it unmaps them and maps them where they are needed. By default the slack is half a
 /// step (growth_rule.hpp), which is what steps waste on average, and the refilled bytes: where addresses lost a page to
 /// others and need one again, and that a second time, the program needs both in turn. So a page is moved twice (the
@@ -58,15 +58,15 @@ class expandable final : public policy {
       return {.make_bytes = std::min(room_bytes(view, peak + set_slack_bytes(peak)), missing_bytes),
               .run_bytes = page_};
     }
-    const std::uint64_t half_step = pages_in(rule_.step_bytes(view.reserved_bytes, true) / 2);
-    const std::uint64_t room = room_bytes(view, peak + half_step + view.refilled_bytes);
+    const std::uint64_t step = pages_in(rule_.step_bytes(view.reserved_bytes, true));
+    const std::uint64_t room = room_bytes(view, peak + step / 2 + view.refilled_bytes);
     if (room < missing_bytes) {
-      const std::uint64_t short_run = is_near_limit(view, need_bytes) ? page_ : pages_in(half_step / 2);
+      const std::uint64_t short_run = is_near_limit(view, need_bytes) ? page_ : pages_in(step / 4);
       return {.make_bytes = room, .run_bytes = short_run, .over_bytes = 0};
     }
     // Nothing is made ahead while one page is enough: small blocks would leave no place there for a large request.
     const bool ahead = live > view.peak_live_bytes && live > page_;
-    return {.make_bytes = std::max(missing_bytes, ahead ? half_step : 0),
+    return {.make_bytes = std::max(missing_bytes, ahead ? pages_in(step - step / 4) : 0),
             .run_bytes = is_near_limit(view, need_bytes) ? page_ : UINT64_MAX};
   }
 
