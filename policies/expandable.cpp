@@ -10,7 +10,6 @@
 ///
 /// New pages come in one run for each gap, which costs little and moves only as a whole. For a request whose missing
 /// pages the slack does not cover, they come in runs of a quarter of a step, which may move where long ones could not.
-/// Parameters:
 ///
 /// | parameter       |                                                                           |
 /// |-----------------|---------------------------------------------------------------------------|
@@ -29,8 +28,7 @@
 namespace gpumem {
 namespace {
 
-/// By default a byte is worth this many times more device time than under growth, because the policy is for scarce
-/// memory.
+/// By default a byte is worth this many times more than under growth, because the policy is for scarce memory.
 constexpr std::uint64_t scarcity = 16;
 constexpr std::uint64_t default_exchange_rate = scarcity * growth_rule::default_exchange_rate;
 
@@ -77,7 +75,6 @@ class expandable final : public policy {
 
  private:
   static constexpr std::uint64_t singly = 16 * gib;
-
   [[nodiscard]] std::uint64_t pages_in(std::uint64_t bytes) const { return std::max(round_down(bytes, page_), page_); }
   [[nodiscard]] std::uint64_t room_bytes(const pool_view& view, std::uint64_t most) const {
     return most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;

@@ -1,7 +1,6 @@
 /// growth: starts small and grows on demand up to the limit, as TensorFlow's allow_growth does.
 ///
-/// The pool gives idle segments back before it grows, if that pays (growth_rule.hpp), and before a request fails. Where
-/// the device has work when it grows, it makes one segment of the idle ones later.
+/// The pool gives idle segments back before it grows, or merges them later, if that pays (growth_rule.hpp).
 /// hard_cap and multi_pool are growth with a required setting. Pools enforce limits under every policy.
 #include <fmt/format.h>
 
@@ -21,20 +20,18 @@ class growth : public policy {
   growth(policy_needs needs, growth_rule rule) : needs_{std::move(needs)}, rule_{rule} {}
 
   [[nodiscard]] policy_needs needs() const override { return needs_; }
-
   segment_request grow(const pool_view& view, std::uint64_t need_bytes) override {
     return request_within_limit(view, rule_.covering(need_bytes, view.reserved_bytes), need_bytes);
   }
 
   [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return true; }
-
   [[nodiscard]] bool returns_before_growth(const pool_view& view, std::uint64_t segment_bytes,
                                            std::uint64_t grow_bytes) const override {
     return rule_.returns(segment_bytes, grow_bytes, view.reserved_bytes);
   }
-  [[nodiscard]] bool merges_idle(const pool_view& view, std::uint64_t idle_bytes) const override {
-    const std::uint64_t beyond_peak = view.reserved_bytes - std::min(view.reserved_bytes, view.peak_live_bytes);
-    return rule_.returns(idle_bytes, beyond_peak, beyond_peak);
+  [[nodiscard]] bool merges_idle(const pool_view& view, std::uint64_t idle, std::uint64_t segments) const override {
+    const std::uint64_t peak = view.peak_live_bytes;
+    return rule_.merges(idle, segments, std::max(view.reserved_bytes, peak) - peak);
   }
   void returned(const pool_view&, std::uint64_t segment_bytes) override { rule_.returned(segment_bytes); }
 

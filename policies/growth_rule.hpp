@@ -61,6 +61,13 @@ class growth_rule {
     return price <= worth_us(std::min(segment_bytes, grow_bytes)) && spent_us_ + price <= worth_us(held_bytes);
   }
 
+  /// Whether `segments` idle segments become one while the pool holds `beyond_bytes` beyond the peak of live memory.
+  [[nodiscard]] bool merges(std::uint64_t idle_bytes, std::uint64_t segments,
+                            std::uint64_t beyond_bytes) const noexcept {
+    const double each_us = round_trip_us(idle_bytes / std::max<std::uint64_t>(segments, 1));
+    return spent_us_ + static_cast<double>(segments) * each_us <= worth_us(beyond_bytes);
+  }
+
   /// Call when such a segment has gone.
   void returned(std::uint64_t segment_bytes) noexcept { spent_us_ += round_trip_us(segment_bytes); }
 

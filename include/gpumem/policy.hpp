@@ -138,11 +138,14 @@ class policy {
                                                    std::uint64_t /*grow_bytes*/) const {
     return false;
   }
-  /// Whether the pool replaces its idle segments, `idle_bytes` in total, by one segment of that size, less what it
-  /// grew by: it would not have grown with such a segment. Asked when the device is idle again, after the pool grew
-  /// beside segments that `returns_before_growth` would have given back; it replaces those that this function allows to
-  /// go before any growth. By default not.
-  [[nodiscard]] virtual bool merges_idle(const pool_view&, std::uint64_t /*idle_bytes*/) const { return false; }
+  /// Whether the pool replaces its idle segments, `segments` of `idle_bytes` in total, by one of that size, less what
+  /// it grew by beside them. Asked, also where none or one is idle, when the device is idle again after the pool grew
+  /// beside segments that `returns_before_growth` allows to go; these go. Not asked if there are several segment
+  /// classes. By default not.
+  [[nodiscard]] virtual bool merges_idle(const pool_view&, std::uint64_t /*idle_bytes*/,
+                                         std::uint64_t /*segments*/) const {
+    return false;
+  }
   /// Called after a segment went back for one of these reasons.
   virtual void returned(const pool_view& /*after*/, std::uint64_t /*segment_bytes*/) {}
 };

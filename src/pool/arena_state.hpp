@@ -39,7 +39,8 @@ struct pending_request {
   bool limit_refused = false;
   bool device_refused = false;
   bool asked_whether_idle = false;  ///< the streams were asked if they have work, which a request does once
-  bool grows_beside_idle = false;   ///< the pool grows only because the device has work (`segment_merger`)
+  bool grows_beside_idle = false;   ///< beside segments that go back only if the device is idle
+  std::uint64_t grown_bytes = 0;    ///< by which this request last made the pool grow, in segments
   status driver_error;
   std::optional<wait_deadline> deadline;  ///< set when the request first looks beyond free memory
 

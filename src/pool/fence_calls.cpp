@@ -147,12 +147,12 @@ void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
   record(lock);
 }
 
-bool fence_calls::ask_until_done(const held_fences& held, std::size_t queries) {
+bool fence_calls::ask_until_done(const held_fences& held) {
   const device::calls_together row{state_.own_device};
   using state = tracked_fence::state;
   const auto is_pending = [&](fence_index fence)
                               GPUMEM_UNDER_LOCK { return state_.streams.ask(fence) == state::pending; };
-  for (std::size_t round = 0; round < queries; ++round) {  // a round ends at the first fence that is pending
+  for (std::size_t round = 0; round < most_queries; ++round) {  // a round ends at the first fence that is pending
     state_.streams.begin_round();
     if (std::ranges::none_of(held.all(), is_pending)) break;
   }
@@ -161,13 +161,13 @@ bool fence_calls::ask_until_done(const held_fences& held, std::size_t queries) {
   });
 }
 
-bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t stream_key, std::size_t queries) {
+bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t stream_key) {
   stream_order& streams = state_.streams;
   // Events on the context, and the driver's free, would invalidate a capture that is not noticed.
   if (streams.keys().captures_may_hide() || !state_.may_give_back(lock)) return false;
   held_fences held{streams};
   hold_all(lock, &held);
-  if (!ask_until_done(held, queries)) return false;  // frees have work before them: no need to ask the streams
+  if (!ask_until_done(held)) return false;  // frees have work before them: no need to ask the streams
   if (streams[stream].key != stream_key) stream = idle_owner;  // the slot is another stream's now
   for (owner_id each = 1; each < streams.slots().end(); ++each) {
     const stream_slot& slot = streams[each];
@@ -178,7 +178,7 @@ bool fence_calls::finds_idle(arena_lock& lock, owner_id stream, std::uint64_t st
     }
   }
   record(lock);
-  const bool idle = ask_until_done(held, queries);
+  const bool idle = ask_until_done(held);
   poll(lock);
   return idle;
 }

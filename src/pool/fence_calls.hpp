@@ -46,17 +46,15 @@ class fence_calls {
   static constexpr std::size_t most_queries = 16;
   /// True if the device has no work on any stream that the pool knows; memory freed so far is then idle. Waits for
   /// nothing. False as well if that cannot be asked: during a capture, or if one may be under way unnoticed. `stream`
-  /// is the slot of a stream whose handle is valid and whose key is `stream_key`. Asks again for work that ends within
-  /// `queries` queries of an event.
-  bool finds_idle(arena_lock& lock, owner_id stream, std::uint64_t stream_key,
-                  std::size_t queries = most_queries) GPUMEM_UNDER_LOCK;
+  /// is the slot of a stream whose handle is valid and whose key is `stream_key`.
+  bool finds_idle(arena_lock& lock, owner_id stream, std::uint64_t stream_key) GPUMEM_UNDER_LOCK;
   /// Adds to `held` the latest fence behind each owner's free blocks that others may use, and the fences of blocks that
   /// wait for uses; records the missing ones.
   void hold_all(arena_lock& lock, held_fences* held) GPUMEM_UNDER_LOCK;
 
  private:
   void hold_frees(held_fences* held) GPUMEM_UNDER_LOCK;
-  bool ask_until_done(const held_fences& held, std::size_t queries = most_queries) GPUMEM_UNDER_LOCK;
+  bool ask_until_done(const held_fences& held) GPUMEM_UNDER_LOCK;
   bool order_one(arena_lock& lock, owner_id waiter, fence_index fence) GPUMEM_UNDER_LOCK;
   bool wait_for_each(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
 

@@ -43,6 +43,7 @@ void growth::open(arena_lock& lock, pending_request& request) {
 }
 
 step_result growth::grow(arena_lock& lock, pending_request& request) {
+  request.grown_bytes = 0;
   if (state_.gate.taken()) {
     if (!wait_for_ticket(lock, request)) return step_result::outcome::in_flight;
     if (const block_index i = state_.search(request); i != no_block) {
@@ -56,14 +57,14 @@ step_result growth::grow(arena_lock& lock, pending_request& request) {
     if (state_.paged()) return paged_in;  // else the first range was refused, and the pool uses segments
   }
   const segment_request ask = state_.pool_policy.grow(state_.view(), request.segment_bytes());
-  const std::uint64_t got = add_segment(lock, ask, request);
-  if (got != 0) state_.pool_policy.grew(state_.view(), got);
+  request.grown_bytes = add_segment(lock, ask, request);
+  if (request.grown_bytes != 0) state_.pool_policy.grew(state_.view(), request.grown_bytes);
   return step_result::of_search(state_.search(request));
 }
 
 void growth::take(arena_lock& lock, std::uint64_t bytes) {
-  pending_request nobodys;
-  const std::uint64_t got = add_segment(lock, {.bytes = bytes, .least_bytes = bytes}, nobodys);
+  pending_request for_nobody;
+  const std::uint64_t got = add_segment(lock, {.bytes = bytes, .least_bytes = bytes}, for_nobody);
   if (got != 0) state_.pool_policy.grew(state_.view(), got);
 }
 

@@ -33,8 +33,8 @@ class guarded_policy {
   bool returns_before_growth(const pool_view& view, std::uint64_t segment_bytes, std::uint64_t grow_bytes) const {
     return ask("returns_before_growth", &policy::returns_before_growth, view, segment_bytes, grow_bytes);
   }
-  bool merges_idle(const pool_view& view, std::uint64_t idle_bytes) const {
-    return ask("merges_idle", &policy::merges_idle, view, idle_bytes);
+  bool merges_idle(const pool_view& view, std::uint64_t idle_bytes, std::uint64_t segments) const {
+    return ask("merges_idle", &policy::merges_idle, view, idle_bytes, segments);
   }
   void returned(const pool_view& after, std::uint64_t segment_bytes) const {
     ask("returned", &policy::returned, after, segment_bytes);

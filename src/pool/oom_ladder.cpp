@@ -62,10 +62,10 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
   }
   if (const step_result reused = reuse_other_streams(lock, request); reused.found()) return reused;
   state_.caches.pressure();
-  merger_.before_growth();
+  merger_.note_held();
   if (const step_result placed = return_before_growth(lock, request); placed.found()) return placed;
   const step_result grown = growth_.grow(lock, request);
-  if (grown.found() && request.grows_beside_idle) merger_.grew_beside_idle();
+  if (request.grows_beside_idle && request.grown_bytes != 0) merger_.grew_beside_idle(request.grown_bytes);
   return grown;
 }
 

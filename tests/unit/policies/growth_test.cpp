@@ -95,11 +95,11 @@ TEST(Growth, MergesIdleSegmentsIfThatCostsLessThanWhatThePoolHoldsBeyondThePeak)
   const auto growth = make("growth");
   pool_view view = view_of(80 * gib, gib);
   view.peak_live_bytes = gib - 64 * mib;
-  EXPECT_TRUE(growth->merges_idle(view, 400 * mib)) << "calls of .3 ms on this card; 64 MiB are worth 6.1 ms";
+  EXPECT_TRUE(growth->merges_idle(view, 400 * mib, 2)) << "calls of .4 ms on this card; 64 MiB are worth 6.1 ms";
   view.peak_live_bytes = gib - 2 * mib;
-  EXPECT_FALSE(growth->merges_idle(view, 400 * mib)) << "2 MiB are worth .2 ms";
+  EXPECT_FALSE(growth->merges_idle(view, 400 * mib, 2)) << "2 MiB are worth .2 ms";
   view.peak_live_bytes = 2 * gib;
-  EXPECT_FALSE(growth->merges_idle(view, 400 * mib)) << "the pool held more at its peak";
+  EXPECT_FALSE(growth->merges_idle(view, 400 * mib, 2)) << "the pool held more at its peak";
 }
 
 // A pool of segments of one size, of which all but the last two come and go in each step. The best fixed choices are

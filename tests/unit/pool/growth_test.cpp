@@ -135,7 +135,7 @@ struct returning final : policy {
   [[nodiscard]] bool returns_before_growth(const pool_view&, std::uint64_t, std::uint64_t) const override {
     return true;
   }
-  [[nodiscard]] bool merges_idle(const pool_view&, std::uint64_t idle_bytes) const override {
+  [[nodiscard]] bool merges_idle(const pool_view&, std::uint64_t idle_bytes, std::uint64_t) const override {
     asked_to_merge.push_back(idle_bytes);
     if (throws) throw std::runtime_error{"no"};
     return merges;
@@ -320,14 +320,38 @@ TEST(growth, nothing_is_merged_during_a_capture) {
   x.own_policy->merges = true;
   const stream_ref captured = x.device.create_stream();
   x.grow_beside_idle();
+  x.tested.give(x.grown);
   x.end_of_work();
+  x.tested.locked([](arena& parts, arena_lock& lock) { parts.fences.poll(lock); });  // no fence is pending any more
   const result<std::uint64_t> key = x.tested.key_of(captured);
-  const result<pool_capture> capture = (*x.tested).streams().capture_begin(captured, *key, capture_effect::announced);
-  ASSERT_TRUE(capture.ok());
-  ASSERT_NE(x.tested.take(2 * mib, captured), 0U);
+  {
+    const result<pool_capture> capture = (*x.tested).streams().capture_begin(captured, *key, capture_effect::announced);
+    ASSERT_TRUE(capture.ok());
+    ASSERT_NE(x.tested.take(2 * mib, captured), 0U);
+    ASSERT_NE(x.tested.take(2 * mib), 0U);
+    EXPECT_TRUE(x.own_policy->went.empty());
+  }
   ASSERT_NE(x.tested.take(2 * mib), 0U);
+  EXPECT_FALSE(x.own_policy->went.empty()) << "it has ended";
+}
+
+TEST(growth, a_device_that_is_never_idle_is_asked_a_bounded_number_of_times) {
+  pool_that_grew x{stream_id_mode::notify};
+  x.own_policy->merges = true;
+  const stream_ref busy = x.device.create_stream();
+  x.grow_beside_idle();
+  const address held = x.tested.take(2 * mib, busy);
+  x.device.enqueue_use(busy, 1'000'000'000'000, held, 2 * mib);
+  x.end_of_work();
+  const auto queries = [&x] { return x.device.calls()[static_cast<std::size_t>(device_call::query)]; };
+  const auto takes = [&x](unsigned times) {
+    for (unsigned k = 0; k < times; ++k) x.tested.give(x.tested.take(2 * mib));
+  };
+  takes(2 * segment_merger::most_asks);
   EXPECT_TRUE(x.own_policy->asked_to_merge.empty());
-  EXPECT_EQ(x.own_policy->went.size(), 0U);
+  const std::uint64_t before = queries();
+  takes(1000);
+  EXPECT_EQ(queries(), before);
 }
 
 TEST(growth, segments_with_a_live_block_stay) {
