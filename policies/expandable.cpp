@@ -1,6 +1,6 @@
 /// expandable: maps memory page by page behind reserved addresses, and reuses idle pages before it makes new ones.
 ///
-/// Reserved memory may exceed the peak of live memory by the slack, and by what was made ahead. Beyond the
+/// Reserved memory may exceed the peak of live memory by the slack, and by a step that was made ahead. Beyond the
 /// slack, the pool moves idle pages: it unmaps them and maps them where they are needed. By default the slack is half a
 /// step (growth_rule.hpp), which is what steps waste on average, and the refilled bytes: where addresses lost a page to
 /// others and need one again, and that a second time, the program needs both in turn. So a page is moved twice (the
@@ -56,15 +56,15 @@ class expandable final : public policy {
       return {.make_bytes = std::min(room_bytes(view, peak + set_slack_bytes(peak)), missing_bytes),
               .run_bytes = page_};
     }
-    const std::uint64_t step = pages_in(rule_.step_bytes(view.reserved_bytes, true));
+    const std::uint64_t step = std::max(round_down(rule_.step_bytes(view.reserved_bytes, true), page_), page_);
     const std::uint64_t room = room_bytes(view, peak + step / 2 + view.refilled_bytes);
     if (room < missing_bytes) {
-      const std::uint64_t short_run = is_near_limit(view, need_bytes) ? page_ : pages_in(step / 4);
-      return {.make_bytes = room, .run_bytes = short_run, .over_bytes = 0};
+      const std::uint64_t short_run = std::max(round_down(step / 4, page_), page_);
+      return {.make_bytes = room, .run_bytes = is_near_limit(view, need_bytes) ? page_ : short_run, .over_bytes = 0};
     }
     // Nothing is made ahead while one page is enough: small blocks would leave no place there for a large request.
     const bool ahead = live > view.peak_live_bytes && live > page_;
-    return {.make_bytes = std::max(missing_bytes, ahead ? pages_in(step - step / 4) : 0),
+    return {.make_bytes = std::max(missing_bytes, ahead ? step : 0),
             .run_bytes = is_near_limit(view, need_bytes) ? page_ : UINT64_MAX};
   }
 
@@ -75,7 +75,6 @@ class expandable final : public policy {
 
  private:
   static constexpr std::uint64_t singly = 16 * gib;
-  [[nodiscard]] std::uint64_t pages_in(std::uint64_t bytes) const { return std::max(round_down(bytes, page_), page_); }
   [[nodiscard]] std::uint64_t room_bytes(const pool_view& view, std::uint64_t most) const {
     return most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;
   }

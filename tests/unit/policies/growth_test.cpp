@@ -151,7 +151,6 @@ TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
         "112",        // where small blocks lie: their size in KiB
         "2",          // the slack is half a step
         "4",          // runs of a quarter of a step where the slack does not cover a request
-        "4",          // three quarters of a step are made ahead
         "16",         // made singly, in GiB
         "2", "2"}}};  // no overflow; the first half of the limit is made in runs
   for (const auto& [file, expected] : documented) EXPECT_EQ(numbers_in(file), expected) << file;
