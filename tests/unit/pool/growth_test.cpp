@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+#include <thread>
 
 #include "bits.hpp"
 #include "cacheless_pool.hpp"
@@ -352,6 +353,33 @@ TEST(growth, a_device_that_is_never_idle_is_asked_a_bounded_number_of_times) {
   const std::uint64_t before = queries();
   takes(1000);
   EXPECT_EQ(queries(), before);
+}
+
+TEST(growth, threads_that_grow_while_another_merges_lose_nothing) {
+  returning_pool x;
+  x.own_policy->merges = true;
+  std::vector<std::jthread> threads;
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&x, t] {
+      for (unsigned k = 0; k < 400; ++k) {
+        const std::uint64_t bytes = (2 + (k * 7 + t * 13) % 61) * mib;
+        const address one = x.tested.take(bytes);
+        const address two = x.tested.take(bytes / 2);
+        ASSERT_NE(one, 0U);
+        ASSERT_NE(two, 0U);
+        x.device.enqueue_use({}, 20'000, one, bytes);
+        x.tested.give(one);
+        x.tested.give(two);
+        if (k % 4 == t) x.device.advance_by(100'000);
+      }
+    });
+  }
+  threads.clear();  // joins them
+  EXPECT_FALSE(x.own_policy->went.empty());
+  EXPECT_EQ(x.device.hazard_count(), 0U);
+  EXPECT_EQ(x.tested.stats().reserved_bytes, x.device.used_bytes());
+  EXPECT_EQ(x.tested.stats().live_bytes, 0U);
+  EXPECT_TRUE(x.tested.check().ok()) << x.tested.check().message();
 }
 
 TEST(growth, segments_with_a_live_block_stay) {
