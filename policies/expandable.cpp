@@ -62,7 +62,7 @@ class expandable final : public policy {
       const std::uint64_t short_run = std::max(round_down(step / 4, page_), page_);
       return {.make_bytes = room, .run_bytes = is_near_limit(view, need_bytes) ? page_ : short_run, .over_bytes = 0};
     }
-    // Nothing is made ahead while one page is enough: small blocks would leave no place there for a large request.
+    // No pages are made ahead while one holds all blocks: small blocks would divide them before a large one comes.
     const bool ahead = live > view.peak_live_bytes && live > page_;
     return {.make_bytes = std::max(missing_bytes, ahead ? step : 0),
             .run_bytes = is_near_limit(view, need_bytes) ? page_ : UINT64_MAX};

@@ -15,8 +15,8 @@
 /// requests that return in each step soon keep their segments. The bound assumes the prices of call_prices.hpp. It also
 /// assumes that bytes cost only where the pool's peak rises.
 ///
-/// **Merging** makes one segment of the idle ones (segment_merger.hpp). It can save at most what the pool holds beyond
-/// the peak of live memory, and happens while all such calls together have cost less than that at the rate.
+/// **Merging** makes one segment of the idle ones (segment_merger.hpp). It saves at most the bytes that the pool holds
+/// beyond the peak of live memory. It happens while these bytes are worth more than all such calls together have cost.
 #pragma once
 
 #include <algorithm>

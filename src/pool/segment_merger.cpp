@@ -28,7 +28,7 @@ void segment_merger::try_to_merge(arena_lock& lock, const pending_request& serve
 
 void segment_merger::merge_if_idle(arena_lock& lock, const pending_request& served) {
   fences_.poll(lock);
-  if (has_pending_fences()) return;
+  if (asks_left_ == 0 || has_pending_fences()) return;  // another thread may have merged: `poll` releases the lock
   --asks_left_;
   if (!fences_.finds_idle(lock, served.stream, served.stream_key)) {
     if (asks_left_ == 0) forget();
@@ -55,8 +55,8 @@ void segment_merger::replace_by_one(arena_lock& lock, std::uint64_t idle_bytes, 
   state_.mutex.begin_generation();  // for requests that wait because of the ticket
 }
 
-// While a fence behind frees is pending, the device has work, and another fence for what was freed since would only
-// become pending, too.
+// A pending fence behind frees shows that the device has work. To ask further would record another fence, which would
+// be pending, too.
 bool segment_merger::has_pending_fences() const {
   const std::vector<owner_id>& owners = state_.blocks.free_blocks().owners();
   return !state_.uses.waiting().empty() || std::ranges::any_of(owners, [&](owner_id owner) GPUMEM_UNDER_LOCK {

@@ -3,9 +3,9 @@
 // A pool that grows because its idle segments are each too small gives them back first, but only if the device has no
 // work, because the driver's free waits for it. If the device has work, the pool grows beside them. At a later request
 // that no cache serves and that finds the device idle, it gives its idle segments back and takes one of their total
-// size, less what those growths added: with one segment they would not have been needed. Growth up to what the pool
-// held at an earlier growth adds nothing, so a pool that needs the bytes again keeps them. The policy says whether
-// merging pays (`policy::merges_idle`). The pool merges until as many bytes were idle at such requests as were added,
+// size, less the bytes by which the pool grew beside them. Growth up to what the pool held at an earlier growth does
+// not count, so a pool that needs the bytes again keeps them. The policy says whether merging pays
+// (`policy::merges_idle`). The pool merges until as many bytes were idle at such requests as it grew by,
 // the policy declines, or it has asked the device `most_asks` times since it last grew so.
 #pragma once
 
@@ -19,7 +19,7 @@ class segment_merger {
   segment_merger(arena_state& state, fence_calls& fences, growth& grows, trimmer& trims)
       : state_{state}, fences_{fences}, growth_{grows}, trimmer_{trims} {}
 
-  /// Notes what the pool holds. Called before the ladder grows it.
+  /// Called before the ladder grows the pool: remembers how many bytes it holds.
   void note_held() noexcept GPUMEM_UNDER_LOCK;
   /// The pool grew by `bytes` beside idle segments that would have gone back first if the device were known to be idle.
   void grew_beside_idle(std::uint64_t bytes) noexcept GPUMEM_UNDER_LOCK;

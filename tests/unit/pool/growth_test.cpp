@@ -234,6 +234,10 @@ struct pool_that_grew : returning_pool {
     EXPECT_EQ(device.used_bytes(), 1600 * mib);
   }
   void end_of_work() { device.advance_by(1'000'000'000); }
+  void free_all_and_end_work() {
+    tested.give(grown);
+    end_of_work();
+  }
 };
 
 TEST(growth, idle_segments_become_one_once_the_device_is_idle) {
@@ -242,8 +246,7 @@ TEST(growth, idle_segments_become_one_once_the_device_is_idle) {
   x.grow_beside_idle();
   ASSERT_NE(x.tested.take(20 * mib), 0U);
   EXPECT_TRUE(x.own_policy->asked_to_merge.empty()) << "the device has work";
-  x.tested.give(x.grown);
-  x.end_of_work();
+  x.free_all_and_end_work();
   ASSERT_NE(x.tested.take(2 * mib), 0U);
   EXPECT_EQ(x.own_policy->went, (std::vector<std::uint64_t>{800 * mib, 400 * mib})) << "the third is in use";
   EXPECT_EQ(x.device.used_bytes(), 800 * mib) << "as much as before it grew by 800 MiB";
@@ -261,8 +264,7 @@ TEST(growth, segments_of_a_pool_that_held_as_much_before_become_one_of_all_their
   ASSERT_EQ(x.device.used_bytes(), 0U);
   x.own_policy->merges = true;
   x.grow_beside_idle();
-  x.tested.give(x.grown);
-  x.end_of_work();
+  x.free_all_and_end_work();
   ASSERT_NE(x.tested.take(2 * mib), 0U);
   EXPECT_EQ(x.device.used_bytes(), 1600 * mib);
   ASSERT_NE(x.tested.take(1200 * mib), 0U);
@@ -306,8 +308,7 @@ TEST(growth, a_merged_segment_that_the_device_refuses_costs_no_request) {
   pool_that_grew x;
   x.own_policy->merges = true;
   x.grow_beside_idle();
-  x.tested.give(x.grown);
-  x.end_of_work();
+  x.free_all_and_end_work();
   x.device.fail_nth(device_call::alloc, 1);
   ASSERT_NE(x.tested.take(2 * mib), 0U);
   EXPECT_EQ(x.device.used_bytes(), 400 * mib) << "another process took the memory";
@@ -321,8 +322,7 @@ TEST(growth, nothing_is_merged_during_a_capture) {
   x.own_policy->merges = true;
   const stream_ref captured = x.device.create_stream();
   x.grow_beside_idle();
-  x.tested.give(x.grown);
-  x.end_of_work();
+  x.free_all_and_end_work();
   x.tested.locked([](arena& parts, arena_lock& lock) { parts.fences.poll(lock); });  // no fence is pending any more
   const result<std::uint64_t> key = x.tested.key_of(captured);
   {
