@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
+#include <vector>
 
 namespace gpumem {
 namespace {
@@ -39,6 +41,7 @@ void referee::handed_out(address begin, std::uint64_t bytes, stream_ref receiver
   entry->second.end = end;
   entry->second.use = point;
   entry->second.more.clear();
+  entry->second.elsewhere = false;
   auto last = ++entry;
   while (last != regions_.end() && last->first < end) ++last;
   regions_.erase(entry, last);
@@ -54,18 +57,34 @@ void referee::used(address begin, std::uint64_t bytes, work_point point) {
   for (address next = begin; next < end; ++entry) {
     if (entry == regions_.end() || entry->first != next) {
       const address gap_end = entry == regions_.end() ? end : std::min(end, entry->first);
-      entry = regions_.emplace_hint(entry, next, region{gap_end, point, {}});
+      entry = regions_.emplace_hint(entry, next, region{.end = gap_end, .use = point, .more = {}});
     } else {
       add_use(entry->second, point);
+      entry->second.elsewhere = false;
     }
     next = entry->second.end;
   }
 }
 
+void referee::mapped_again(address source, address target, std::uint64_t bytes) {
+  const address end = end_of(source, bytes);
+  std::vector<std::pair<address, region>> uses;
+  for (auto entry = split(source, end); entry != regions_.end() && entry->first < end; ++entry) {
+    region copy = entry->second;
+    copy.end = target + (copy.end - source);
+    copy.elsewhere = true;
+    uses.emplace_back(target + (entry->first - source), std::move(copy));
+  }
+  for (auto& [begin, use] : uses) regions_.insert_or_assign(begin, std::move(use));
+}
+
 void referee::taken_away(address begin, std::uint64_t bytes) {
   const address end = end_of(begin, bytes);
   check_held(begin, end, hazard_kind::use_after_free, {});
-  auto first = split(begin, end);
+  for (auto entry = split(begin, end); entry != regions_.end() && entry->first < end;) {
+    entry = entry->second.elsewhere ? regions_.erase(entry) : std::next(entry);
+  }
+  auto first = regions_.lower_bound(begin);
   check(first, end, hazard_kind::use_after_free, sim_streams::no_stream, {});
   auto last = first;
   while (last != regions_.end() && last->first < end) ++last;

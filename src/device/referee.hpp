@@ -28,6 +28,9 @@ class referee {
   void handed_out(address begin, std::uint64_t bytes, stream_ref receiver, work_point point);
   void given_back(address begin) { handed_out_.erase(begin); }
   void used(address begin, std::uint64_t bytes, work_point point);
+  /// Call when memory mapped at `source` is mapped at `target` as well: its receiver there must be ordered after its
+  /// uses so far, too.
+  void mapped_again(address source, address target, std::uint64_t bytes);
   /// Call when the driver takes the bytes back. Checks that none is handed out or in use, and forgets their uses.
   void taken_away(address begin, std::uint64_t bytes);
 
@@ -39,6 +42,7 @@ class referee {
     address end = 0;
     work_point use;
     std::vector<work_point> more;  ///< uses by other streams; rarely any
+    bool elsewhere = false;        ///< all of them used the memory at other addresses
   };
   using region_map = std::map<address, region>;
   struct holding {

@@ -23,9 +23,10 @@ enum class block_state : std::uint8_t {
   fenced,    ///< waits for other streams; in no index
   leaked,    ///< never used again
   unbacked,  ///< addresses without memory, whole pages of a paged segment; in no index
+  vacating,  ///< will be unbacked: its memory backs other addresses, and is mapped here while work here is pending
 };
 
-/// A free block's place in its owner's index. Unbacked blocks form a list by `older` and `newer`.
+/// A free block's place in its owner's index. Unbacked and vacating blocks form a list by `older` and `newer`.
 struct index_links {
   std::uint64_t epoch = 0;       ///< the owner's epoch at the latest free in it
   block_index left = no_block;   ///< subtree of smaller (bytes, begin)
@@ -51,12 +52,18 @@ struct alignas(64) block {
   std::uint8_t segment_class = 0;  ///< class of its segment
   bool in_region = false;          ///< belongs to its owner's region (pieces.hpp)
   union {
-    index_links in_index;  ///< while free or unbacked
+    index_links in_index;  ///< while free, unbacked or vacating
     use_record in_use;     ///< while live, fenced or leaked
   };
   block() noexcept : in_index{} {}
 };
 static_assert(sizeof(block) == 64, "a block's record is one cache line");
+
+/// Whether a block's addresses have memory of their own.
+[[nodiscard]] constexpr bool has_memory(const block& block) noexcept {
+  return block.state != block_state::unbacked && block.state != block_state::vacating &&
+         block.state != block_state::unused;
+}
 
 class block_table {
  public:

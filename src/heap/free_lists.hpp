@@ -63,10 +63,11 @@ class free_lists {
                                        std::uint64_t alignment) const noexcept;
   /// The bytes of the largest block, of any owner.
   [[nodiscard]] std::uint64_t largest_bytes() const noexcept;
-  /// Calls `visit` with the index of each idle block of at least `bytes`, in no order. `visit` changes nothing.
+  /// Calls `visit` with the index of each block of at least `bytes` that is free for `owner` (idle, for `idle_owner`),
+  /// in no order. `visit` changes nothing.
   template <typename Visit>
-  void visit_idle(std::uint64_t bytes, const Visit& visit) const {
-    for (const free_index& each : owners_[idle_owner].by_class) each.visit_at_least(blocks_, bytes, visit);
+  void visit(owner_id owner, std::uint64_t bytes, const Visit& visit) const {
+    for (const free_index& each : owners_[owner].by_class) each.visit_at_least(blocks_, bytes, visit);
   }
 
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;

@@ -222,7 +222,7 @@ void heap::release(block_index index, owner_id owner, std::uint64_t epoch, bool 
 
 // Recounts the block that `make_free` frees, and its neighbours that merge with it. It may have been unbacked.
 piece_counter::recount heap::recount_of_merge(block_index index, owner_id owner, bool idle_too) noexcept {
-  const bool neighbours = pieces_.has_regions() || blocks_[index].state == block_state::unbacked;
+  const bool neighbours = pieces_.has_regions() || !has_memory(blocks_[index]);
   block_index first = index;
   while (free_.holds(blocks_[first].prev, owner, idle_too)) first = blocks_[first].prev;
   while (free_.holds(blocks_[index].next, owner, idle_too)) index = blocks_[index].next;
@@ -248,11 +248,11 @@ void heap::make_free(block_index index, owner_id owner, std::uint64_t epoch, boo
   add_to_free_lists(index, free_.newest(owner));
 }
 
-// Inserts a free or unbacked block into its list and index, and adds it to the sums; `after` as for
+// Inserts a free, unbacked or vacating block into its list and index, and adds it to the sums; `after` as for
 // `free_lists::insert`.
 void heap::add_to_free_lists(block_index index, block_index after) noexcept {
   const block& b = blocks_[index];
-  if (b.state == block_state::unbacked) {
+  if (!has_memory(b)) {
     unbacked_.insert(index);
   } else {
     free_.insert(index, after);
@@ -262,7 +262,7 @@ void heap::add_to_free_lists(block_index index, block_index after) noexcept {
 
 void heap::remove_from_free_lists(block_index index) noexcept {
   const block& b = blocks_[index];
-  if (b.state == block_state::unbacked) {
+  if (!has_memory(b)) {
     unbacked_.erase(index);
   } else {
     free_.erase(index);

@@ -5,8 +5,8 @@
 // among its owner's and the idle blocks. The remainder is always split off, because every multiple of 512 B is a useful
 // block. The pool's lock guards everything. Each state change of a block is one function: `carve`, `release`, `fence`,
 // `leak`, `make_idle`, `hand_over`, and in paged segments `commit` and `decommit` (heap_pages.cpp). A paged segment is
-// a range of addresses with memory behind some of its pages; the rest is unbacked blocks, which count only in
-// `unbacked_bytes`.
+// a range of addresses with memory behind some of its pages; the rest is unbacked and vacating blocks, which count only
+// in `unbacked_bytes`.
 #pragma once
 
 #include <cstdint>
@@ -71,13 +71,16 @@ class heap {
   block_index unite(block_index first, std::uint64_t end, owner_id owner, std::uint64_t epoch);
 
   // paged segments (heap_pages.cpp)
-  /// Turns `bytes` from `begin` on, part of the unbacked block `index`, into an idle block, merged with idle
-  /// neighbours. Returns the block.
-  block_index commit(block_index index, std::uint64_t begin, std::uint64_t bytes);
-  /// Turns `bytes` from `begin` on, part of the idle block `index`, into an unbacked block, merged with unbacked
-  /// neighbours. Returns the block.
-  block_index decommit(block_index index, std::uint64_t begin, std::uint64_t bytes);
-  /// The blocks without memory.
+  /// Turns `bytes` from `begin` on, part of the unbacked or vacating block `index`, into a block that is free for
+  /// `owner`, merged with free neighbours of `owner`; `epoch` as for `release`. Returns the block.
+  block_index commit(block_index index, std::uint64_t begin, std::uint64_t bytes, owner_id owner = idle_owner,
+                     std::uint64_t epoch = 0);
+  /// Turns `bytes` from `begin` on, part of the free block or all of the vacating block `index`, into an unbacked
+  /// block, merged with unbacked neighbours, or into a vacating one. Returns the block. Throws nothing for a vacating
+  /// block.
+  block_index decommit(block_index index, std::uint64_t begin, std::uint64_t bytes,
+                       block_state becomes = block_state::unbacked);
+  /// The unbacked and the vacating blocks.
   [[nodiscard]] const unbacked_list& unbacked() const noexcept { return unbacked_; }
 
   /// Makes a live or fenced block free for `owner`, merged with free neighbours of `owner` and, with `idle_too`, idle

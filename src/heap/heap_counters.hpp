@@ -17,8 +17,8 @@ struct heap_totals {
   std::uint64_t idle_bytes = 0;
   std::uint64_t fenced_bytes = 0;
   std::uint64_t leaked_bytes = 0;
-  std::uint64_t segment_bytes = 0;  ///< without unbacked bytes
-  std::uint64_t unbacked_bytes = 0;
+  std::uint64_t segment_bytes = 0;   ///< without unbacked bytes
+  std::uint64_t unbacked_bytes = 0;  ///< and vacating ones
   std::uint64_t live_blocks = 0;
   std::uint64_t free_blocks = 0;
   std::uint64_t fenced_blocks = 0;
@@ -38,7 +38,7 @@ class heap_counters {
  public:
   explicit heap_counters(unsigned classes) : by_class_(classes) {}
 
-  /// Adds a block of a segment. An unbacked block that is a whole segment takes the segment out of `segments`.
+  /// Adds a block of a segment. A block without memory that is a whole segment takes the segment out of `segments`.
   void add(const block& added) noexcept { count(added, 1); }
   void remove(const block& removed) noexcept { count(removed, std::uint64_t{0} - 1); }
   /// Adds a segment. Its blocks count on their own.
@@ -76,6 +76,7 @@ class heap_counters {
         totals_.leaked_blocks += sign;
         break;
       case block_state::unbacked:
+      case block_state::vacating:
         totals_.unbacked_bytes += bytes;
         if (counted.prev == no_block && counted.next == no_block) totals_.segments -= sign;
         break;

@@ -26,7 +26,7 @@ status validate_segment(const heap& checked, segment_index segment, heap_counter
       return broken_heap("two unbacked neighbours that were not merged", b.begin);
     seen->add(b);
     position += b.bytes;
-    if (b.state == block_state::unbacked) memory -= b.bytes;
+    if (!has_memory(b)) memory -= b.bytes;
     before = &b;
   }
   if (position != seg.begin + seg.bytes) return broken_heap("blocks that do not cover their segment", seg.begin);
@@ -42,7 +42,7 @@ status validate_pieces(const heap& checked) {
     if (segment.bytes == 0) continue;
     for (block_index i = segment.first; i != no_block; i = checked.at(i).next) {
       const block& b = checked.at(i);
-      if (b.in_region && (b.state == block_state::unbacked || b.state == block_state::leaked))
+      if (b.in_region && (!has_memory(b) || b.state == block_state::leaked))
         return broken_heap("a block without an owner in a region", b.begin);
       if (b.state == block_state::free && b.in_region != pieces.is_region(b.owner))
         return broken_heap("a free block that does not follow its owner's region", b.begin);
@@ -61,8 +61,7 @@ status validate_unbacked(const heap& checked, std::uint64_t bytes) {
   block_index older = no_block;
   for (block_index i = checked.unbacked().first(); i != no_block; older = i, i = checked.at(i).in_index.newer) {
     const block& b = checked.at(i);
-    if (b.state != block_state::unbacked || b.in_index.older != older)
-      return broken_heap("a damaged list of unbacked", b.begin);
+    if (has_memory(b) || b.in_index.older != older) return broken_heap("a damaged list of unbacked", b.begin);
     bytes -= b.bytes;
   }
   if (bytes != 0) return broken_heap("unbacked blocks that are in no list, bytes", bytes);

@@ -3,14 +3,6 @@
 #include <cassert>
 
 namespace gpumem {
-namespace {
-
-bool has_memory(const block& block) noexcept {
-  return block.state != block_state::unbacked && block.state != block_state::unused;
-}
-
-}  // namespace
-
 void piece_counter::begin_region(owner_id owner) noexcept {
   assert(owner != idle_owner && !owners_[owner].was_region);
   owners_[owner].is_region = owners_[owner].was_region = true;

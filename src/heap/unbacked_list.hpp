@@ -1,4 +1,4 @@
-// The unbacked blocks of paged segments: a list without an order, linked through the records.
+// The unbacked and vacating blocks of paged segments: a list without an order, linked through the records.
 #pragma once
 
 #include "block.hpp"

@@ -1,4 +1,4 @@
-// Chooses which idle pages move (`runs_to_move`) and how many are created, and updates the heap afterwards.
+// Chooses which pages move (`move_runs`) and how many are created, and updates the heap afterwards.
 #include "page_manager.hpp"
 
 #include <fmt/format.h>
@@ -30,15 +30,20 @@ void add_pages(std::set<address>& pages, address begin, std::uint64_t bytes, std
   for (const address end = begin + bytes; begin < end; begin += page) pages.insert(begin);
 }
 
+/// True for a run that touches `keep`.
+auto touches(page_span keep) {
+  return [keep](const mapped_run& run) { return run.begin < keep.end && run.begin + run.bytes > keep.begin; };
+}
+
 bool holds(const block& candidate, address target) noexcept {
   return target >= candidate.begin && target < candidate.begin + candidate.bytes;
 }
 
-/// Returns the idle block that contains `[target, target + bytes)`. Requires that there is one. Reads no shorter block:
-/// most idle blocks are shorter than a page.
-block_index idle_at(const heap& pool_heap, address target, std::uint64_t bytes) noexcept {
+/// Returns the block that contains `[target, target + bytes)` and is free for `owner`. Requires that there is one.
+/// Reads no shorter block: most free blocks are shorter than a page.
+block_index block_around(const heap& pool_heap, owner_id owner, address target, std::uint64_t bytes) noexcept {
   block_index found = no_block;
-  pool_heap.free_blocks().visit_idle(bytes, [&](block_index each) {
+  pool_heap.free_blocks().visit(owner, bytes, [&](block_index each) {
     if (holds(pool_heap.at(each), target)) found = each;
   });
   return found;
@@ -46,22 +51,27 @@ block_index idle_at(const heap& pool_heap, address target, std::uint64_t bytes) 
 
 }  // namespace
 
-// Chooses idle runs of at most `bytes` to move into the pieces, from the shortest stretches first, because short
-// stretches serve little else. Adds to `filled` the bytes used of each piece, counted from its beginning.
-std::vector<remap_batch::run> page_manager::runs_to_move(const std::vector<unbacked_piece>& pieces, page_span keep,
-                                                         std::uint64_t bytes,
-                                                         std::vector<std::uint64_t>* filled) const {
-  std::vector<idle_stretch> stretches = map_.idle(heap_, keep.begin, keep.end);
-  std::ranges::stable_sort(stretches, {}, &idle_stretch::bytes);
+// Chooses runs of at most `bytes` outside `keep` to move into the pieces of the step, from the shortest stretches
+// first, because short stretches serve little else. They are free for `owner` (idle, for `idle_owner`). Adds to
+// `filled` the bytes used of each piece, counted from its beginning. Returns the bytes that move.
+std::uint64_t page_manager::move_runs(owner_id owner, page_span keep, std::uint64_t bytes,
+                                      std::vector<std::uint64_t>* filled, remap_batch* step) const {
+  const std::uint64_t most = bytes;
+  const std::vector<unbacked_piece>& pieces = step->pieces;
+  std::vector<free_stretch> stretches = map_.stretches(heap_, owner, touches(keep));
+  std::ranges::stable_sort(stretches, {}, &free_stretch::bytes);
   std::vector<remap_batch::run> moving;
-  for (const idle_stretch& stretch : stretches) {
+  for (const free_stretch& stretch : stretches) {
     for (auto entry = map_.runs().find(stretch.begin);
          bytes != 0 && entry != map_.runs().end() && entry->first < stretch.begin + stretch.bytes; ++entry) {
       const mapped_run& run = entry->second;
       if (run.bytes > bytes) continue;
       for (std::size_t p = 0; p < pieces.size(); ++p) {
         if (pieces[p].bytes - (*filled)[p] < run.bytes) continue;
-        moving.push_back({.source = run, .target = pieces[p].begin + (*filled)[p], .moves = true});
+        moving.push_back({.source = run,
+                          .target = pieces[p].begin + (*filled)[p],
+                          .moves = true,
+                          .stays_mapped = owner != idle_owner});
         (*filled)[p] += run.bytes;
         bytes -= run.bytes;
         break;
@@ -70,13 +80,15 @@ std::vector<remap_batch::run> page_manager::runs_to_move(const std::vector<unbac
     if (bytes == 0) break;
   }
   std::ranges::sort(moving, {}, [](const remap_batch::run& run) { return run.source.begin; });
-  return moving;
+  step->runs.insert(step->runs.end(), moving.begin(), moving.end());
+  return most - bytes;
 }
 
 page_manager::verdict page_manager::plan(const page_place& place, std::uint64_t bytes, const paging_limits& limits,
                                          remap_batch* step) const {
   const std::uint64_t page = page_bytes();
-  const std::uint64_t mapped = heap_.totals().segment_bytes;
+  std::uint64_t mapped = heap_.totals().segment_bytes;
+  for (const vacating_run& each : vacating_) mapped += each.run.bytes;
   const std::uint64_t ceiling = most_mapped_pages * page > mapped ? most_mapped_pages * page - mapped : 0;
   const std::uint64_t room = round_down(std::min(limits.room_bytes, ceiling), page);
   const page_request& ask = limits.policy;
@@ -85,12 +97,14 @@ page_manager::verdict page_manager::plan(const page_place& place, std::uint64_t 
 
   step->pieces = missing_pieces(heap_, place, bytes, page);
   std::vector<std::uint64_t> filled(step->pieces.size());
-  if (ask.moves && fresh < place.missing_bytes && limits.unmap) {
-    step->runs = runs_to_move(step->pieces, pages_of(place.begin, bytes, page), place.missing_bytes - fresh, &filled);
-  }
+  const page_span keep = pages_of(place.begin, bytes, page);
+  const bool moves = ask.moves && limits.unmap;
   std::uint64_t make = place.missing_bytes;
-  for (const std::uint64_t moved : filled) make -= moved;
+  if (moves && make > fresh) make -= move_runs(idle_owner, keep, make - fresh, &filled, step);
   if (make > fresh && limits.poll) return verdict::poll_first;
+  if (moves && ask.moves_pending && make > fresh && step->owner != idle_owner) {
+    make -= move_runs(step->owner, keep, make - fresh, &filled, step);
+  }
   if (limits.give_back && limits.unmap && (make > room || (make > fresh && make - fresh > ask.over_bytes))) {
     step->new_bytes = make - fresh;
     return verdict::give_back_first;
@@ -133,15 +147,23 @@ block_index page_manager::free_at(address target, owner_id owner) const noexcept
 
 // Removes an idle stretch from the page map, and makes it unbacked in the heap. The stretch is still mapped.
 void page_manager::take(address begin, std::uint64_t bytes) {
-  heap_.decommit(idle_at(heap_, begin, bytes), begin, bytes);
+  heap_.decommit(block_around(heap_, idle_owner, begin, bytes), begin, bytes);
   in_transit_bytes_ += bytes;
   map_.erase(begin, bytes);
+}
+
+// The same for a run that stays mapped: its addresses are vacating in the heap.
+void page_manager::vacate(const mapped_run& run, owner_id owner) {
+  heap_.decommit(block_around(heap_, owner, run.begin, run.bytes), run.begin, run.bytes, block_state::vacating);
+  in_transit_bytes_ += run.bytes;
+  map_.erase(run.begin, run.bytes);
 }
 
 void page_manager::begin(const remap_batch& step) {
   const auto runs = static_cast<std::uint32_t>(step.runs.size());
   map_.make_room(runs);
   if (!step.may_unmap) stranded_.reserve(stranded_.size() + runs);
+  vacating_.reserve(vacating_.size() + runs);
   heap_.make_room_for_blocks(4 * runs);  // per run: two at its source, two at its target
   std::set<address> leaving;
   for (const remap_batch::run& r : step.runs) {
@@ -149,9 +171,13 @@ void page_manager::begin(const remap_batch& step) {
   }
   map_.vacate(std::move(leaving));
   for (std::size_t k = 0; k < step.runs.size() && step.runs[k].moves;) {
+    if (step.runs[k].stays_mapped) {
+      vacate(step.runs[k++].source, step.owner);
+      continue;
+    }
     const address begin = step.runs[k].source.begin;
     address end = begin;
-    const block& source = heap_.at(idle_at(heap_, begin, step.runs[k].source.bytes));
+    const block& source = heap_.at(block_around(heap_, idle_owner, begin, step.runs[k].source.bytes));
     const address block_end = source.begin + source.bytes;
     for (; k < step.runs.size() && step.runs[k].moves && step.runs[k].source.begin == end && end < block_end; ++k) {
       end += step.runs[k].source.bytes;
@@ -161,22 +187,28 @@ void page_manager::begin(const remap_batch& step) {
   heap_.set_blocks_aside(2 * runs);
 }
 
-page_manager::finished page_manager::finish(const remap_batch& step) {
+page_manager::finished page_manager::finish(const remap_batch& step, std::uint64_t epoch) {
   heap_.set_blocks_aside(0);
   finished done;
   for (const remap_batch::run& r : step.runs) {
     const std::uint64_t bytes = r.source.bytes;
+    const owner_id owner = r.stays_mapped ? step.owner : idle_owner;
+    const std::uint64_t freed = r.stays_mapped ? epoch : 0;
     switch (r.state) {
       case remap_batch::outcome::arrived:
         refilled_bytes_ += map_.insert({r.target, bytes, r.source.pages}) * page_bytes();
         (r.moves ? done.remapped_pages : done.mapped_pages) += bytes / page_bytes();
-        heap_.commit(unbacked_at(r.target), r.target, bytes);
+        heap_.commit(unbacked_at(r.target), r.target, bytes, owner, freed);
         if (!r.moves) done.new_bytes += bytes;
+        if (r.stays_mapped) {
+          vacating_.push_back({r.source, owner, step.epoch});
+          ++done.vacating_runs;
+        }
         break;
       case remap_batch::outcome::untouched:
         if (!r.moves) continue;
         map_.put_back(r.source);
-        heap_.commit(unbacked_at(r.source.begin), r.source.begin, bytes);
+        heap_.commit(unbacked_at(r.source.begin), r.source.begin, bytes, owner, freed);
         break;
       case remap_batch::outcome::destroyed:
         if (r.moves) done.gone_bytes += bytes;
@@ -213,9 +245,13 @@ block_index page_manager::carve(const page_place& place, std::uint64_t bytes, ow
   return reached < place.begin + bytes ? no_block : heap_.carve_at(first, place.begin, bytes, owner);
 }
 
+// A run that is mapped twice would stay with the driver until its old addresses are unmapped, so it does not go.
 std::vector<mapped_run> page_manager::take_longest_idle(std::uint64_t bytes, page_span keep, bool vacates) {
-  const std::vector<idle_stretch> idle = map_.idle(heap_, keep.begin, keep.end);
-  const auto longest = std::ranges::max_element(idle, {}, &idle_stretch::bytes);
+  const std::vector<free_stretch> idle = map_.stretches(heap_, idle_owner, [&](const mapped_run& run) {
+    const auto is_this = [&](const vacating_run& each) { return each.run.pages == run.pages; };
+    return touches(keep)(run) || std::ranges::any_of(vacating_, is_this);
+  });
+  const auto longest = std::ranges::max_element(idle, {}, &free_stretch::bytes);
   if (longest == idle.end()) return {};
   const address end = longest->begin + longest->bytes;
   address begin = end;
@@ -253,15 +289,27 @@ void page_manager::finish_stranded(const returned_runs& done) noexcept {
   in_transit_bytes_ -= done.destroyed;
 }
 
+void page_manager::finish_vacating(std::size_t first, std::size_t count) noexcept {
+  const auto begin = vacating_.begin() + static_cast<std::ptrdiff_t>(first);
+  const auto end = begin + static_cast<std::ptrdiff_t>(count);
+  for (auto each = begin; each != end; ++each) {
+    heap_.decommit(unbacked_at(each->run.begin), each->run.begin, each->run.bytes);
+  }
+  vacating_.erase(begin, end);
+}
+
 // Synchronizes the device first, because an unmap does not wait for running work, as cudaFree does.
 void page_manager::return_everything() {
   for (const mapped_run& run : stranded_) static_cast<void>(return_runs(device_, {&run, 1}));
-  if (map_.runs().empty()) return;
+  if (map_.runs().empty() && vacating_.empty()) return;
   if (const status done = device_.synchronize(); !done) {
     log_if_possible([&] { return fmt::format("pool {}: its pages stay with the driver: {}", name_, done.message()); });
     return;
   }
   status why;
+  for (const vacating_run& each : vacating_) {
+    if (status unmapped = device_.unmap(each.run.begin, each.run.bytes); why && !unmapped) why = std::move(unmapped);
+  }
   for (auto run = map_.runs().begin(); run != map_.runs().end();) {
     auto last = run;
     address end = run->first;
@@ -295,7 +343,12 @@ status page_manager::check() const {
   for (block_index i = heap_.unbacked().first(); i != no_block; i = heap_.at(i).in_index.newer) {
     const block& b = heap_.at(i);
     if (b.begin % page != 0 || b.bytes % page != 0) return broken("unbacked, but not whole pages", b.begin, b.bytes);
-    if (map_.touches(b.begin, b.bytes)) return broken("memory behind a unbacked block", b.begin, b.bytes);
+    if (map_.touches(b.begin, b.bytes)) return broken("memory behind an unbacked block", b.begin, b.bytes);
+  }
+  for (const vacating_run& each : vacating_) {
+    const block& b = heap_.at(unbacked_at(each.run.begin));
+    if (b.state != block_state::vacating || b.begin != each.run.begin || b.bytes != each.run.bytes)
+      return broken("addresses that a run left, but that are not vacating", b.begin, b.bytes);
   }
   return {};
 }

@@ -1,4 +1,8 @@
-// Manages the pages of a heap's paged segments: plans new pages, or chooses idle blocks whose pages move.
+// Manages the pages of a heap's paged segments: plans new pages, or chooses free blocks whose pages move.
+//
+// Pages of idle blocks are unmapped and mapped where they are needed. Pages of blocks that are free for the stream of
+// the request move as well, while work on them is pending: its order protects them, as when it reuses a freed block.
+// They are mapped at the new addresses, too, and stay mapped at the old ones until that work is done (vacating).
 //
 // Plans paging steps and accounts for their results. The caller executes the driver calls in between without its lock
 // (remap_batch.hpp). The page manager knows no streams: the caller says whether pages may be unmapped, and whether
@@ -42,7 +46,8 @@ class page_manager {
     give_back_first,  ///< return `step->new_bytes` of idle runs, then plan again
     impossible,
   };
-  /// Plans a step that backs the missing pages of `bytes` at `place`.
+  /// Plans a step that backs the missing pages of `bytes` at `place`. `step->owner` says whose free blocks it may use
+  /// besides the idle ones, once polling is over.
   [[nodiscard]] verdict plan(const page_place& place, std::uint64_t bytes, const paging_limits& limits,
                              remap_batch* step) const;
 
@@ -54,9 +59,11 @@ class page_manager {
     std::uint64_t gone_bytes = 0;  ///< bytes that the pool held before and the step destroyed
     std::uint64_t mapped_pages = 0;
     std::uint64_t remapped_pages = 0;
+    std::uint32_t vacating_runs = 0;  ///< added to `vacating`
   };
-  /// Call after `execute`, even if it failed: accounts for each run's outcome.
-  finished finish(const remap_batch& step);
+  /// Call after `execute`, even if it failed: accounts for each run's outcome. `epoch` is that of `step.owner` now,
+  /// if runs stay mapped.
+  finished finish(const remap_batch& step, std::uint64_t epoch = 0);
   /// Carves a live block of `bytes` for `owner` at `place`. `within` is an address there that the step backed. Returns
   /// no_block if another thread has taken part of the place meanwhile.
   [[nodiscard]] block_index carve(const page_place& place, std::uint64_t bytes, owner_id owner, address within);
@@ -75,29 +82,40 @@ class page_manager {
   [[nodiscard]] const std::vector<mapped_run>& stranded() const noexcept { return stranded_; }
   void finish_stranded(const returned_runs& done) noexcept;
 
+  /// The old addresses of a run that moved while work on them was pending. It ends when `owner` is done up to `epoch`.
+  struct vacating_run {
+    mapped_run run;
+    owner_id owner = idle_owner;
+    std::uint64_t epoch = 0;
+  };
+  [[nodiscard]] const std::vector<vacating_run>& vacating() const noexcept { return vacating_; }
+  /// Call after the addresses of `count` of these from index `first` on were unmapped.
+  void finish_vacating(std::size_t first, std::size_t count) noexcept;
+
   /// The bytes of all pages that vacated addresses (page_map.hpp) got so far, from the second time on that the same
   /// address got one, whether it moved or was made.
   [[nodiscard]] std::uint64_t refilled_bytes() const noexcept { return refilled_bytes_; }
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
   [[nodiscard]] std::uint64_t in_transit_bytes() const noexcept { return in_transit_bytes_; }
-  /// Checks that runs are whole pages and do not overlap, that their bytes equal the heap's, and that no unbacked block
-  /// and no vacated page has a run.
+  /// Checks that runs are whole pages and do not overlap, that their bytes equal the heap's, and that no block
+  /// without memory and no vacated page has a run.
   [[nodiscard]] status check() const;
 
  private:
-  [[nodiscard]] std::vector<remap_batch::run> runs_to_move(const std::vector<unbacked_piece>& pieces, page_span keep,
-                                                           std::uint64_t bytes,
-                                                           std::vector<std::uint64_t>* filled) const;
+  std::uint64_t move_runs(owner_id owner, page_span keep, std::uint64_t bytes, std::vector<std::uint64_t>* filled,
+                          remap_batch* step) const;
   std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, remap_batch* step) const;
   [[nodiscard]] block_index unbacked_at(address target) const noexcept;
   [[nodiscard]] block_index free_at(address target, owner_id owner) const noexcept;
   void take(address begin, std::uint64_t bytes);
+  void vacate(const mapped_run& run, owner_id owner);
 
   heap& heap_;
   device& device_;
   const std::string name_;
   page_map map_;
   std::vector<mapped_run> stranded_;
+  std::vector<vacating_run> vacating_;
   std::uint64_t in_transit_bytes_ = 0;
   std::uint64_t refilled_bytes_ = 0;
 };

@@ -48,20 +48,21 @@ bool page_map::valid() const {
   return std::ranges::none_of(vacated_, [this](address page) { return touches(page, 1); });
 }
 
-std::vector<idle_stretch> page_map::idle(const heap& pool_heap, address keep, address keep_end) const {
-  std::vector<idle_stretch> stretches;
-  pool_heap.free_blocks().visit_idle(shortest_bytes_, [&](block_index index) {
+std::vector<free_stretch> page_map::stretches(const heap& pool_heap, owner_id owner,
+                                              const std::function<bool(const mapped_run&)>& skips) const {
+  std::vector<free_stretch> found;
+  pool_heap.free_blocks().visit(owner, shortest_bytes_, [&](block_index index) {
     const block& b = pool_heap.at(index);
     const address end = b.begin + b.bytes;
-    idle_stretch stretch;
+    free_stretch stretch;
     const auto close = [&] {
-      if (stretch.bytes != 0) stretches.push_back(stretch);
+      if (stretch.bytes != 0) found.push_back(stretch);
       stretch = {};
     };
     for (auto entry = runs_.lower_bound(b.begin); entry != runs_.end(); ++entry) {
       const mapped_run& run = entry->second;
       if (run.begin + run.bytes > end) break;
-      if (run.begin < keep_end && run.begin + run.bytes > keep) {
+      if (skips && skips(run)) {
         close();
         continue;
       }
@@ -70,9 +71,8 @@ std::vector<idle_stretch> page_map::idle(const heap& pool_heap, address keep, ad
     }
     close();
   });
-  std::sort(stretches.begin(), stretches.end(),
-            [](const idle_stretch& lhs, const idle_stretch& rhs) { return lhs.begin < rhs.begin; });
-  return stretches;
+  std::ranges::sort(found, {}, &free_stretch::begin);
+  return found;
 }
 
 bool page_map::touches(address begin, std::uint64_t bytes) const {

@@ -7,10 +7,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <vector>
 
+#include "block_ids.hpp"
 #include "gpumem/device.hpp"
 
 namespace gpumem {
@@ -23,8 +25,8 @@ struct mapped_run {
   page_run pages;
 };
 
-/// Adjacent runs that back one idle block.
-struct idle_stretch {
+/// Adjacent runs that back one free block.
+struct free_stretch {
   address begin = 0;
   std::uint64_t bytes = 0;
 };
@@ -43,9 +45,10 @@ class page_map {
   /// Call before pages, named by their beginnings, are erased to give their memory to other addresses.
   void vacate(std::set<address>&& pages) noexcept { vacated_.merge(pages); }
 
-  /// The stretches of runs that lie wholly in idle blocks of `pool_heap`, lowest first. Skips runs that touch
-  /// `[keep, keep_end)`.
-  [[nodiscard]] std::vector<idle_stretch> idle(const heap& pool_heap, address keep, address keep_end) const;
+  /// The stretches of runs that lie wholly in blocks of `pool_heap` that are free for `owner` (idle, for `idle_owner`),
+  /// lowest first. Skips each run for which `skips` returns true.
+  [[nodiscard]] std::vector<free_stretch> stretches(const heap& pool_heap, owner_id owner,
+                                                    const std::function<bool(const mapped_run&)>& skips = {}) const;
   /// True if a run overlaps `[begin, begin + bytes)`.
   [[nodiscard]] bool touches(address begin, std::uint64_t bytes) const;
   /// False if a vacated page has memory.
@@ -58,7 +61,7 @@ class page_map {
 
  private:
   std::map<address, mapped_run> runs_;
-  std::uint64_t shortest_bytes_ = UINT64_MAX;  ///< no inserted run was shorter, so shorter idle blocks hold none
+  std::uint64_t shortest_bytes_ = UINT64_MAX;  ///< no inserted run was shorter, so shorter free blocks hold none
   std::vector<std::map<address, mapped_run>::node_type> room_;
   std::set<address> vacated_;   ///< the beginnings of pages
   std::set<address> refilled_;  ///< of those that were vacated and got memory again

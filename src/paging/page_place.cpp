@@ -73,7 +73,8 @@ std::optional<page_place> cheapest_place(const heap& pool_heap, unsigned segment
                                          std::uint64_t bytes, std::uint64_t alignment, std::uint64_t page_bytes) {
   std::optional<page_place> best;
   for (block_index h = pool_heap.unbacked().first(); h != no_block; h = pool_heap.at(h).in_index.newer) {
-    if (pool_heap.at(h).segment_class != segment_class) continue;
+    const block& found = pool_heap.at(h);
+    if (found.state != block_state::unbacked || found.segment_class != segment_class) continue;
     const block_index lowest = span_begin(pool_heap, h, owner);
     if (lowest == no_block) continue;
     const span_of_blocks span{pool_heap, lowest, owner};

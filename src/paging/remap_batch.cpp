@@ -24,10 +24,12 @@ status make_new(device& gpu, remap_batch& step) {
   return {};
 }
 
-/// Returns the index after the last of the adjacent moving runs that begin at index `first`.
+bool leaves_now(const remap_batch::run& run) { return run.moves && !run.stays_mapped; }
+
+/// Returns the index after the last of the adjacent leaving runs that begin at index `first`.
 std::size_t end_of_stretch(const remap_batch& step, std::size_t first) {
   std::size_t end = first + 1;
-  while (end < step.runs.size() && step.runs[end].moves &&
+  while (end < step.runs.size() && leaves_now(step.runs[end]) &&
          step.runs[end].source.begin == step.runs[end - 1].source.begin + step.runs[end - 1].source.bytes) {
     ++end;
   }
@@ -35,11 +37,16 @@ std::size_t end_of_stretch(const remap_batch& step, std::size_t first) {
 }
 
 /// Rolls a failed step back: unmaps the first `mapped` runs, and destroys the runs that were created or unmapped.
-void undo(device& gpu, remap_batch& step, std::size_t mapped) {
+void undo(device& gpu, remap_batch& step, std::size_t mapped, const segment_observers* observers) {
   for (std::size_t k = 0; k < step.runs.size(); ++k) {
     remap_batch::run& r = step.runs[k];
-    if (r.state == outcome::lost || (r.moves && r.state == outcome::untouched)) continue;
+    if (leaves_now(r) && r.state == outcome::untouched) continue;
     const status unmapped = k < mapped ? gpu.unmap(r.target, r.source.bytes) : status{};
+    if (r.stays_mapped) {
+      r.state = unmapped ? outcome::untouched : outcome::lost;
+      if (observers != nullptr && unmapped) observers->added(r.source.begin, r.source.bytes, true);
+      continue;
+    }
     const bool gone = unmapped.ok() && gpu.destroy(r.source.pages).ok();
     r.state = gone ? outcome::destroyed : outcome::lost;
   }
@@ -59,7 +66,7 @@ void keep_mapped(device& gpu, remap_batch& step, std::size_t mapped, const segme
 }
 
 void end_failed(device& gpu, remap_batch& step, std::size_t mapped, const segment_observers* observers) {
-  step.may_unmap ? undo(gpu, step, mapped) : keep_mapped(gpu, step, mapped, observers);
+  step.may_unmap ? undo(gpu, step, mapped, observers) : keep_mapped(gpu, step, mapped, observers);
 }
 
 /// Notifies observers before the unmap; if that fails, reports the memory as added again.
@@ -75,7 +82,9 @@ status unmap_observed(device& gpu, address begin, std::uint64_t bytes, const seg
 status execute(device& gpu, remap_batch& step, const segment_observers* observers) {
   if (status made = make_new(gpu, step); !made) return made;
   for (std::size_t k = 0; k < step.runs.size();) {
-    if (!step.runs[k].moves) {
+    if (!step.runs[k].moves) break;
+    if (step.runs[k].stays_mapped) {
+      if (observers != nullptr) observers->removing(step.runs[k].source.begin, step.runs[k].source.bytes, true);
       ++k;
       continue;
     }
@@ -86,7 +95,7 @@ status execute(device& gpu, remap_batch& step, const segment_observers* observer
     // Provisional: a run that is mapped again below becomes `arrived`. Runs that stay mapped have not changed.
     for (; k < end; ++k) step.runs[k].state = unmapped ? outcome::destroyed : outcome::untouched;
     if (!unmapped) {
-      undo(gpu, step, 0);
+      undo(gpu, step, 0, nullptr);
       return unmapped;
     }
   }

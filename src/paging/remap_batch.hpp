@@ -1,4 +1,5 @@
-// The driver calls of one paging step: creates new runs, unmaps idle runs, and maps both where memory is missing.
+// The driver calls of one paging step: creates new runs, unmaps idle runs, and maps both where memory is missing. A run
+// whose old addresses have pending work is mapped at the new ones as well, and unmapped at the old ones later.
 //
 // The pool plans a step and accounts for it under its lock; `execute` makes the calls without the lock. On failure,
 // too, it stores the outcome of every run.
@@ -17,7 +18,7 @@ namespace gpumem {
 
 struct remap_batch {
   enum class outcome : std::uint8_t {
-    untouched,  ///< not moved; a new run was not created
+    untouched,  ///< not moved, and mapped at its source only; a new run was not created
     arrived,    ///< mapped at its target
     destroyed,  ///< returned to the device
     stranded,   ///< mapped at its target but inaccessible; unmapped later, when no capture forbids it
@@ -27,18 +28,22 @@ struct remap_batch {
     mapped_run source;  ///< the run before the step; of a new run, only `bytes`
     address target = 0;
     bool moves = false;
+    bool stays_mapped = false;  ///< moves, but stays mapped at its source, too
     outcome state = outcome::untouched;
   };
   bool may_unmap = true;               ///< false while a stream captures; then no run moves
+  owner_id owner = idle_owner;         ///< of the free blocks with the runs that stay mapped
+  std::uint64_t epoch = 0;             ///< they were freed up to this epoch of their owner
   std::vector<unbacked_piece> pieces;  ///< the addresses that the step backs, lowest first
-  std::vector<run> runs;               ///< cover the pieces; first the moving runs, by source address
-  std::uint64_t new_bytes = 0;         ///< planned bytes of new runs
-  std::uint64_t made_bytes = 0;        ///< bytes of new runs that the device created, whatever their outcome
-  std::uint64_t refused_bytes = 0;     ///< bytes of the new run that the device refused
+  std::vector<run> runs;  ///< cover the pieces; first the idle runs, then the others that move, each by source address
+  std::uint64_t new_bytes = 0;      ///< planned bytes of new runs
+  std::uint64_t made_bytes = 0;     ///< bytes of new runs that the device created, whatever their outcome
+  std::uint64_t refused_bytes = 0;  ///< bytes of the new run that the device refused
 };
 
 /// Executes `step` and stores each run's outcome in it. Changes nothing if the device refuses a new run, for example
-/// with `out_of_memory`. Notifies `observers`, if not null, before an unmap and after a map.
+/// with `out_of_memory`. Notifies `observers`, if not null, before memory leaves its addresses, also where it stays
+/// mapped, and after a map.
 status execute(device& gpu, remap_batch& step, const segment_observers* observers = nullptr);
 
 /// The result of `return_runs`.

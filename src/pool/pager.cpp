@@ -64,6 +64,12 @@ page_manager::verdict pager::plan(const pending_request& request, const page_pla
   may.room_bytes = std::min(may.room_bytes, state_.pool_budget.left());
   may.unmap = may.unmap && state_.streams.captures().local() == 0;
   step->may_unmap = may.unmap;
+  // Free blocks of the request's own stream may move once a fence covers them all.
+  const stream_slot& slot = state_.streams[request.owner];
+  if (!may.poll && slot.serves_others() && !slot.dirty && !slot.fences.empty()) {
+    step->owner = request.owner;
+    step->epoch = slot.epoch - 1;
+  }
   may.poll = may.poll && may.unmap && (state_.blocks.totals().cached_bytes != 0 || !state_.uses.waiting().empty());
   return state_.pages.plan(place, request.bytes, may, step);
 }
@@ -74,7 +80,12 @@ status pager::execute(arena_lock& lock, remap_batch& step, reservation* reserved
   state_.pages.begin(step);
   status done = state_.calls.give_backs.run_unlocked(
       lock, [&] { return gpumem::execute(state_.own_device, step, &state_.observers); });
-  const page_manager::finished made = state_.pages.finish(step);
+  stream_slot& slot = state_.streams[step.owner];
+  const page_manager::finished made = state_.pages.finish(step, slot.epoch);
+  if (step.owner != idle_owner) {
+    slot.references += made.vacating_runs;
+    slot.dirty = true;
+  }
   if (made.gone_bytes != 0) state_.pool_budget.give_back(made.gone_bytes);
   state_.counts.mapped_pages += made.mapped_pages;
   state_.counts.remapped_pages += made.remapped_pages;
@@ -118,6 +129,7 @@ void pager::note_refusal(pending_request& request, const remap_batch& step, page
 step_result pager::page_in(arena_lock& lock, pending_request& request) {
   page_manager::paging_limits may;
   may.unmap = state_.may_give_back(lock);
+  if (may.unmap) unmap_vacated(lock);
   for (unsigned round = 0; round < most_rounds; ++round) {
     if (!undo_stranded(lock, may.unmap)) {
       request.device_refused = true;
@@ -188,6 +200,31 @@ bool pager::undo_stranded(arena_lock& lock, bool may_unmap) {
   return true;
 }
 
+// Unmaps the addresses that runs left while work was pending there, where that is done by now. Requires the ticket, so
+// no other thread changes the list.
+void pager::unmap_vacated(arena_lock& lock) {
+  const auto& vacating = state_.pages.vacating();
+  for (std::size_t k = 0; k < vacating.size();) {
+    const address begin = vacating[k].run.begin;
+    address end = begin;
+    std::size_t last = k;
+    for (; last < vacating.size() && vacating[last].run.begin == end &&
+           state_.streams[vacating[last].owner].done >= vacating[last].epoch;
+         ++last) {
+      end += vacating[last].run.bytes;
+    }
+    if (last == k) {
+      ++k;
+      continue;
+    }
+    const status unmapped =
+        state_.calls.give_backs.run_unlocked(lock, [&] { return state_.own_device.unmap(begin, end - begin); });
+    if (!unmapped) return;  // tried again later
+    for (std::size_t each = k; each < last; ++each) --state_.streams[vacating[each].owner].references;
+    state_.pages.finish_vacating(k, last - k);
+  }
+}
+
 // Requires the ticket. `vacates`: to make room for other pages.
 std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep, bool vacates) {
   std::uint64_t returned = 0;
@@ -217,7 +254,9 @@ std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, pag
 std::uint64_t pager::return_pages(arena_lock& lock, std::uint64_t bytes, const wait_deadline& deadline) {
   if (state_.gate.taken() && !state_.gate.wait(lock, deadline.end())) return 0;
   const growth_ticket ticket{state_.gate};
-  undo_stranded(lock, state_.may_give_back(lock));
+  const bool may_unmap = state_.may_give_back(lock);
+  undo_stranded(lock, may_unmap);
+  if (may_unmap) unmap_vacated(lock);
   return return_stretches(lock, bytes, {}, false);
 }
 

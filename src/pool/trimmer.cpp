@@ -133,7 +133,7 @@ void trimmer::explain_rest(bool allowed, bool withheld, trim_result* trimmed) co
       } else if (b.state == block_state::free || b.state == block_state::fenced) {
         waiting += b.bytes;
       } else {
-        in_use = in_use || b.state != block_state::unbacked;
+        in_use = in_use || has_memory(b);
       }
     }
     // A segment goes as a whole; a paged one page by page, where only idle or waiting memory lies on the page.
@@ -150,7 +150,7 @@ void trimmer::explain_rest(bool allowed, bool withheld, trim_result* trimmed) co
 
 std::uint64_t trimmer::idle_pages_of(const heap_segment& segment) const {
   std::uint64_t bytes = 0;
-  for (const idle_stretch& stretch : state_.pages.map().idle(state_.blocks, 0, 0)) {
+  for (const free_stretch& stretch : state_.pages.map().stretches(state_.blocks, idle_owner)) {
     if (stretch.begin >= segment.begin && stretch.begin < segment.begin + segment.bytes) bytes += stretch.bytes;
   }
   return bytes;

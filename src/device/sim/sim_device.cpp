@@ -176,7 +176,12 @@ status sim_device::do_destroy(page_run pages) {
 }
 
 status sim_device::do_map(address begin, std::uint64_t bytes, page_run pages) {
-  return state_->call_on_pages(device_call::map, bytes, [&] { return state_->memory.map(begin, bytes, pages); });
+  return state_->call_on_pages(device_call::map, bytes, [&]() -> status {
+    const address elsewhere = state_->referee_on ? state_->memory.mapped_elsewhere(pages) : 0;
+    if (status mapped = state_->memory.map(begin, bytes, pages); !mapped) return mapped;
+    if (elsewhere != 0) state_->judge.mapped_again(elsewhere, begin, bytes);
+    return {};
+  });
 }
 
 status sim_device::do_set_access(address begin, std::uint64_t bytes) {

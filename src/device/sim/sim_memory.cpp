@@ -246,7 +246,17 @@ status sim_memory::map(address begin, std::uint64_t bytes, page_run pages) {
   live_mappings_ += bytes / page_bytes_;
   (found->second.was_mapped ? remapped_pages_ : mapped_pages_) += bytes / page_bytes_;
   found->second.was_mapped = true;
+  found->second.latest = begin;
   return {};
+}
+
+address sim_memory::mapped_elsewhere(page_run pages) const {
+  const auto found = runs_.find(pages.id);
+  if (found == runs_.end() || found->second.mappings == 0) return 0;
+  const auto is_here = [&](const auto& entry) { return entry.second.run_id == pages.id; };
+  const auto latest = mappings_.find(found->second.latest);
+  if (latest != mappings_.end() && is_here(*latest)) return latest->first;
+  return std::ranges::find_if(mappings_, is_here)->first;
 }
 
 result<sim_memory::mapping_span> sim_memory::mappings_in(device_call call, address begin, std::uint64_t bytes) {

@@ -37,6 +37,8 @@ class sim_memory {
   /// Returns the size of the run, even if a mapping still refers to it.
   result<std::uint64_t> destroy(page_run pages);
   status map(address begin, std::uint64_t bytes, page_run pages);
+  /// Another place where the run is mapped, the latest one if it is mapped there still; 0 if there is none.
+  [[nodiscard]] address mapped_elsewhere(page_run pages) const;
   status set_access(address begin, std::uint64_t bytes);
   status unmap(address begin, std::uint64_t bytes);
 
@@ -57,6 +59,7 @@ class sim_memory {
     std::uint64_t mappings = 0;
     bool destroyed = false;
     bool was_mapped = false;
+    address latest = 0;  ///< where it was mapped last
     bool on_host = false;
     std::uint64_t offset = 0;  ///< in the host's memory file
   };

@@ -170,7 +170,7 @@ TEST_F(Advise, GivesTheVariablesToSet) {
   const outcome got = run("advise " + holes());
   EXPECT_EQ(got.exit_status, 0) << got.err;
   EXPECT_THAT(got.out, HasSubstr("\nSet: GPUMEM_POLICY=planned GPUMEM_PLAN=holes.plan\n"));
-  EXPECT_THAT(got.out, HasSubstr("\nWithout a plan: GPUMEM_POLICY=growth:backing=mapped"));
+  EXPECT_THAT(got.out, HasSubstr("\nWithout a plan: GPUMEM_POLICY=expandable:slack=1%"));
   EXPECT_THAT(got.out, HasSubstr("gpumem plan " + path("holes.csv") + " -o holes.plan"));
 }
 

@@ -365,6 +365,44 @@ TEST_F(Referee, UnmapOfOtherPagesIsFine) {
   EXPECT_EQ(device.hazard_count(), 0U);
 }
 
+/// A page that `a` has used, and that is mapped at the second of two places as well.
+struct MappedTwice : Referee {
+  address range = *device.reserve(2 * page);
+  MappedTwice() {
+    const page_run run = *device.create(page);
+    EXPECT_TRUE(device.map(range, page, run));
+    EXPECT_TRUE(device.set_access(range, page));
+    use_and_give_back(a, range + 512, 512);
+    EXPECT_TRUE(device.map(range + page, page, run));
+    EXPECT_TRUE(device.set_access(range + page, page));
+  }
+};
+
+TEST_F(MappedTwice, MemoryBringsItsUsesAlong) {
+  device.handed_out(range + page, page, a);
+  EXPECT_EQ(device.hazard_count(), 0U) << "the order of its stream protects it";
+  device.given_back(range + page);
+  device.handed_out(range + page, page, b);
+  ASSERT_EQ(device.hazard_count(), 1U);
+  EXPECT_EQ(device.hazards().front().kind, hazard_kind::early_reuse);
+  EXPECT_EQ(device.hazards().front().user, a);
+}
+
+TEST_F(MappedTwice, AnotherStreamIsNotOrderedBehindTheseUses) {
+  device.handed_out(range + page, page, b);
+  ASSERT_EQ(device.hazard_count(), 1U);
+  EXPECT_EQ(device.hazards().front().kind, hazard_kind::early_reuse);
+  EXPECT_EQ(device.hazards().front().at, range + page + 512);
+}
+
+TEST_F(MappedTwice, EachPlaceIsUnmappedOnceTheUsesThereAreDone) {
+  ASSERT_TRUE(device.unmap(range + page, page));
+  EXPECT_EQ(device.hazard_count(), 0U) << "the uses were at the first place";
+  ASSERT_TRUE(device.unmap(range, page));
+  ASSERT_EQ(device.hazard_count(), 1U);
+  EXPECT_EQ(device.hazards().front().kind, hazard_kind::use_after_free);
+}
+
 // --- bookkeeping ---------------------------------------------------------------------------------------------
 
 TEST_F(Referee, CountsAllAndKeepsTheFirstHundred) {

@@ -70,6 +70,39 @@ TEST(heap_pages, memory_goes_from_the_middle_of_an_idle_block_and_unbacked_neigh
   x.sound();
 }
 
+TEST(heap_pages, vacating_addresses_serve_nobody_and_merge_once_they_are_unbacked) {
+  paged_heap x;
+  const block_index live = x.h.carve(x.commit(0, 4), 4 * page, 512);
+  x.h.at(live).owner = x.a;
+  x.h.release(live, x.a, 1, true);
+  const block_index leaves = x.h.decommit(x.at(base), base + 2 * page, 2 * page, block_state::vacating);
+  x.sound();
+  EXPECT_EQ(x.h.totals().segment_bytes, 2 * page);
+  EXPECT_EQ(x.h.totals().unbacked_bytes, 62 * page) << "beside unbacked addresses, but no part of them";
+  EXPECT_NE(x.at(base + 4 * page), leaves);
+  EXPECT_EQ(x.take(x.a, 3 * page), no_block);
+  const block_index unbacked = x.h.decommit(leaves, base + 2 * page, 2 * page);
+  EXPECT_EQ(x.h.at(unbacked).bytes, 62 * page);
+  x.sound();
+}
+
+TEST(heap_pages, what_is_backed_for_an_owner_is_its_own_and_merges_with_that) {
+  paged_heap x;
+  x.h.commit(x.at(base), base, page, x.a, 1);
+  const block_index own = x.h.commit(x.at(base + page), base + page, page, x.a, 2);
+  EXPECT_EQ(x.h.at(own).bytes, 2 * page);
+  EXPECT_EQ(x.h.at(own).in_index.epoch, 2U);
+  x.commit(2, 1);
+  EXPECT_EQ(x.h.totals().cached_bytes, 2 * page);
+  EXPECT_EQ(x.h.totals().idle_bytes, page);
+  EXPECT_EQ(x.take(x.b, 2 * page), no_block);
+  x.sound();
+  const block_index back = x.h.decommit(own, base, page, block_state::vacating);
+  x.h.commit(back, base, page, x.a, 3);
+  EXPECT_EQ(x.h.totals().cached_bytes, 2 * page) << "a page that did not leave";
+  x.sound();
+}
+
 TEST(heap_pages, carve_at_takes_own_and_idle_blocks_together_and_leaves_the_rest_to_whom_it_was) {
   paged_heap x;
   x.commit(0, 4);

@@ -89,25 +89,32 @@ TEST(page_map, room_is_used_and_what_is_left_of_it_goes) {
   EXPECT_THAT(pages_of(m), testing::ElementsAre(0, 1, 2, 7));
 }
 
-TEST(page_map, idle_stretches_are_runs_side_by_side_behind_one_idle_block) {
+TEST(page_map, stretches_are_runs_side_by_side_behind_one_free_block) {
   heap h{1};
+  const owner_id stream = h.add_owner();
   h.make_room_for_segment();
   h.make_room_for_blocks(8);
   static_cast<void>(h.add_segment(base, 8 * page, 0));
   page_map m;
   for (const mapped_run& r : {run(0, 2), run(2, 2), run(4, 3), run(7, 1)}) m.insert(r);
-  const auto idle = [&](address keep, address keep_end) {
+  const auto stretches = [&](owner_id owner, address skipped = 0) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> out;
-    for (const idle_stretch& s : m.idle(h, keep, keep_end)) out.emplace_back((s.begin - base) / page, s.bytes / page);
+    for (const free_stretch& s : m.stretches(h, owner, [&](const mapped_run& r) { return r.begin == skipped; }))
+      out.emplace_back((s.begin - base) / page, s.bytes / page);
     return out;
   };
-  EXPECT_THAT(idle(0, 0), testing::ElementsAre(testing::Pair(0, 8)));
-  EXPECT_THAT(idle(base + 2 * page, base + 3 * page), testing::ElementsAre(testing::Pair(0, 2), testing::Pair(4, 4)))
-      << "a run that is to be kept is none, and parts what lies beside it";
+  EXPECT_THAT(stretches(idle_owner), testing::ElementsAre(testing::Pair(0, 8)));
+  EXPECT_THAT(stretches(idle_owner, base + 2 * page), testing::ElementsAre(testing::Pair(0, 2), testing::Pair(4, 4)))
+      << "a run that is skipped parts what lies beside it";
+  EXPECT_TRUE(stretches(stream).empty());
   const block_index whole = h.free_blocks().oldest(idle_owner);
-  ASSERT_NE(h.carve_at(whole, base + 5 * page, 512, idle_owner), no_block);
-  EXPECT_THAT(idle(0, 0), testing::ElementsAre(testing::Pair(0, 4), testing::Pair(7, 1)))
+  const block_index live = h.carve_at(whole, base + 5 * page, 512, stream);
+  ASSERT_NE(live, no_block);
+  EXPECT_THAT(stretches(idle_owner), testing::ElementsAre(testing::Pair(0, 4), testing::Pair(7, 1)))
       << "a run that a live block touches is not idle";
+  h.release(live, stream, 1, true);
+  EXPECT_THAT(stretches(stream), testing::ElementsAre(testing::Pair(0, 8)));
+  EXPECT_TRUE(stretches(idle_owner).empty());
 }
 
 }  // namespace

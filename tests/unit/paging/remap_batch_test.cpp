@@ -53,6 +53,18 @@ TEST(page_step, runs_are_made_moved_and_mapped) {
   EXPECT_EQ(x.device.live_mappings(), 3U);
 }
 
+TEST(page_step, a_run_that_stays_mapped_is_mapped_at_both_places) {
+  two_runs x;
+  remap_batch s = x.moving();
+  s.runs[1].stays_mapped = true;
+  ASSERT_TRUE(execute(x.device, s).ok());
+  for (const remap_batch::run& r : s.runs) EXPECT_EQ(r.state, outcome::arrived);
+  EXPECT_EQ(x.device.used_bytes(), 3 * page);
+  EXPECT_EQ(x.device.live_mappings(), 4U);
+  EXPECT_FALSE(x.device.unmap(x.range, page)) << "the first run has left";
+  EXPECT_TRUE(x.device.unmap(x.range + page, page));
+}
+
 TEST(page_step, a_device_that_is_full_changes_nothing) {
   two_runs x;
   x.device.fail_nth(device_call::create, 1, errc::out_of_memory);
@@ -78,17 +90,32 @@ TEST(page_step, what_was_made_before_the_refusal_is_given_back) {
 class failing_step : public testing::TestWithParam<std::pair<device_call, unsigned>> {};
 
 TEST_P(failing_step, says_of_every_run_what_became_of_it) {
-  two_runs x;
-  const auto [call, nth] = GetParam();
-  x.device.fail_nth(call, nth);
-  remap_batch s = x.moving();
-  ASSERT_FALSE(execute(x.device, s).ok());
-  std::uint64_t held = 0;
-  for (const remap_batch::run& r : s.runs) {
-    EXPECT_NE(r.state, outcome::arrived);
-    if (r.state == outcome::lost || (r.moves && r.state == outcome::untouched)) held += r.source.bytes;
+  for (const bool stays_mapped : {false, true}) {
+    two_runs x;
+    const auto [call, nth] = GetParam();
+    x.device.fail_nth(call, nth);
+    remap_batch s = x.moving();
+    s.runs[1].stays_mapped = stays_mapped;
+    ASSERT_FALSE(execute(x.device, s).ok());
+    std::uint64_t held = 0;
+    for (const remap_batch::run& r : s.runs) {
+      EXPECT_NE(r.state, outcome::arrived);
+      if (r.state == outcome::lost || (r.moves && r.state == outcome::untouched)) held += r.source.bytes;
+    }
+    EXPECT_EQ(x.device.used_bytes(), held) << "lost is what the device still has, and nothing else";
+    EXPECT_EQ(stays_mapped && s.runs[1].state != outcome::untouched, false);
   }
-  EXPECT_EQ(x.device.used_bytes(), held) << "lost is what the device still has, and nothing else";
+}
+
+TEST(page_step, a_run_that_cannot_leave_its_new_addresses_is_lost) {
+  two_runs x;
+  remap_batch s = x.moving();
+  for (std::size_t k = 0; k < 2; ++k) s.runs[k].stays_mapped = true;
+  x.device.fail_nth(device_call::set_access, 1);
+  x.device.fail_nth(device_call::unmap, 1);
+  ASSERT_FALSE(execute(x.device, s).ok());
+  EXPECT_EQ(s.runs[0].state, outcome::lost);
+  EXPECT_EQ(s.runs[1].state, outcome::untouched);
 }
 INSTANTIATE_TEST_SUITE_P(calls, failing_step,
                          testing::Values(std::pair{device_call::create, 1U}, std::pair{device_call::unmap, 1U},

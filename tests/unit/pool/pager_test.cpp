@@ -131,7 +131,7 @@ TEST(paging, pages_that_the_driver_does_not_unmap_are_added_again) {
   EXPECT_EQ(events[1].extent.begin, events[2].extent.begin);
 }
 
-TEST(paging, pages_move_only_once_the_work_on_them_is_done) {
+TEST(paging, pages_move_only_in_the_order_of_the_work_on_them) {
   paged_pool p{4 * page};
   const address first = p.take(2 * page);
   const address second = p.take(2 * page);
@@ -211,16 +211,114 @@ TEST(paging, runs_that_are_too_long_to_move_go_back_before_too_much_is_made) {
   EXPECT_EQ(reserved_after(page - 512), 9 * page);
 }
 
-TEST(paging, memory_behind_work_that_is_under_way_is_not_waited_for_while_new_pages_may_be_made) {
-  paged_pool p;
+/// Sixteen pages, of which every other one is free while work on it is pending.
+struct half_pending : paged_pool {
   std::vector<address> blocks;
-  for (int k = 0; k < 16; ++k) blocks.push_back(p.take(page));
-  for (std::size_t k = 0; k < 16; k += 2) p.give(blocks[k]);
+  half_pending() {
+    for (int k = 0; k < 16; ++k) blocks.push_back(take(page));
+    for (std::size_t k = 0; k < 16; k += 2) give(blocks[k]);
+  }
+};
+
+TEST(paging, memory_behind_work_that_is_under_way_is_not_waited_for_while_new_pages_may_be_made) {
+  half_pending p;
+  const stream_ref other = p.device.create_stream();
   const std::uint64_t begin_ns = p.device.now_ns();
-  EXPECT_NE(p.take(8 * page), 0U);
+  EXPECT_NE(p.take(8 * page, other), 0U);
   EXPECT_LT(p.device.now_ns() - begin_ns, 1'000'000U) << "the work of one block takes as long";
   EXPECT_EQ(p.tested.stats().host_waits, 0U);
+  EXPECT_EQ(p.tested.stats().remapped_pages, 0U) << "another stream's work protects nothing of this one";
   EXPECT_GT(p.tested.stats().reserved_bytes, 16 * page);
+}
+
+TEST(paging, pages_move_within_their_stream_while_work_on_them_is_pending) {
+  half_pending p;
+  const address at = p.take(8 * page);
+  ASSERT_NE(at, 0U);
+  const statistics s = p.tested.stats();
+  EXPECT_EQ(s.reserved_bytes, 16 * page);
+  EXPECT_EQ(s.host_waits, 0U);
+  EXPECT_GE(s.remapped_pages, 7U) << "one may serve where it is";
+  EXPECT_EQ(p.calls(device_call::unmap), 0U) << "the work may still use the old addresses";
+  EXPECT_EQ(p.device.live_mappings(), 16U + s.remapped_pages);
+  const stream_ref other = p.device.create_stream();
+  p.give(at);
+  EXPECT_NE(p.take(8 * page, other), 0U);
+  EXPECT_EQ(p.tested.stats().device_waits, s.device_waits + 1) << "another stream waits for the work, as for any block";
+}
+
+TEST(paging, addresses_that_pages_left_are_unmapped_once_the_work_there_is_done) {
+  half_pending p;
+  const address at = p.take(8 * page);
+  p.device.advance_by(100'000'000);
+  EXPECT_NE(p.take(2 * page), 0U);
+  EXPECT_GE(p.calls(device_call::unmap), 1U);
+  EXPECT_EQ(p.device.live_mappings(), 18U);
+  p.give(at);
+}
+
+TEST(paging, trim_returns_pages_that_moved_while_work_was_pending_once_it_is_done) {
+  half_pending p;
+  const address at = p.take(8 * page);
+  p.give(at);
+  p.device.advance_by(100'000'000);
+  EXPECT_EQ(p.tested.trim(UINT64_MAX).returned_bytes, 8 * page);
+  EXPECT_EQ(p.device.used_bytes(), 8 * page) << "no second mapping keeps them";
+  EXPECT_EQ(p.device.live_mappings(), 8U);
+}
+
+TEST(paging, a_stream_that_ends_leaves_no_address_mapped_twice) {
+  paged_pool p{4 * page};
+  const stream_ref s = p.device.create_stream();
+  const address lower = p.take(2 * page, s);
+  const address upper = p.take(2 * page, s);
+  p.give(lower);
+  const address at = p.take(3 * page, s);
+  EXPECT_EQ(p.tested.stats().remapped_pages, 2U);
+  for (const address each : {at, upper}) p.give(each);
+  ASSERT_TRUE((*p.tested).streams().stream_release(*p.tested.key_of(s)).ok());
+  ASSERT_TRUE(p.device.destroy_stream(s).ok());
+  p.device.advance_by(100'000'000);
+  EXPECT_EQ(p.tested.trim(UINT64_MAX).returned_bytes, 5 * page);
+  EXPECT_EQ(p.device.live_mappings(), 0U);
+  (*p.tested).streams().poll();
+  EXPECT_EQ(p.tested.stats().streams, 0U) << "its slot is not kept";
+}
+
+TEST(paging, a_pool_that_ends_unmaps_the_addresses_that_pages_left) {
+  sim_device device;
+  {
+    cacheless_pool tested{device, paged_pool::config(4 * gib),
+                          std::make_unique<page_by_page>(4 * page, 1 * gib, page, UINT64_MAX)};
+    const auto take = [&](std::uint64_t bytes) {
+      request r;
+      r.bytes = bytes;
+      address at = 0;
+      EXPECT_TRUE(tested.allocate(r, bytes, &at, nullptr).ok());
+      device.enqueue_use({}, 1'000'000, at, bytes);
+      return at;
+    };
+    const address lower = take(2 * page);
+    take(2 * page);
+    EXPECT_TRUE(tested.release_block(lower, {}).ok());
+    take(3 * page);
+    EXPECT_EQ(device.live_mappings(), 7U) << "two of the five pages are mapped twice";
+  }
+  EXPECT_EQ(device.live_mappings(), 0U);
+  EXPECT_EQ(device.used_bytes(), 0U);
+  EXPECT_EQ(device.hazard_count(), 0U);
+}
+
+TEST(paging, addresses_that_cannot_be_unmapped_are_tried_again) {
+  half_pending p;
+  const address at = p.take(8 * page);
+  p.device.advance_by(100'000'000);
+  p.device.fail_nth(device_call::unmap, 1);
+  EXPECT_NE(p.take(page), 0U);
+  EXPECT_GT(p.device.live_mappings(), 18U);
+  EXPECT_NE(p.take(page), 0U);
+  EXPECT_EQ(p.device.live_mappings(), 18U);
+  p.give(at);
 }
 
 TEST(paging, beyond_a_lowered_limit_idle_pages_still_move) {
@@ -419,6 +517,7 @@ TEST(paging, a_pool_that_ends_unmaps_what_a_step_left) {
 struct failing_call {
   device_call call;
   std::uint64_t nth;
+  bool pending = false;  ///< while work on the pages that move is pending
 };
 class paging_faults : public testing::TestWithParam<failing_call> {};
 
@@ -427,6 +526,7 @@ TEST_P(paging_faults, lose_no_byte_unseen) {
   std::vector<address> blocks;
   for (int k = 0; k < 8; ++k) blocks.push_back(p.take(page));
   for (std::size_t k = 0; k < 8; k += 2) p.give(blocks[k]);
+  if (!GetParam().pending) p.device.advance_by(100'000'000);
   p.device.fail_nth(GetParam().call, GetParam().nth, errc::device_error);
   const address at = p.take(6 * page);
   EXPECT_TRUE(p.tested.check().ok()) << p.tested.check().message();
@@ -439,7 +539,11 @@ INSTANTIATE_TEST_SUITE_P(every_call, paging_faults,
                          testing::Values(failing_call{device_call::create, 1}, failing_call{device_call::create, 2},
                                          failing_call{device_call::map, 1}, failing_call{device_call::map, 4},
                                          failing_call{device_call::set_access, 1}, failing_call{device_call::unmap, 1},
-                                         failing_call{device_call::unmap, 2}));
+                                         failing_call{device_call::unmap, 2},
+                                         failing_call{device_call::create, 1, true},
+                                         failing_call{device_call::map, 1, true},
+                                         failing_call{device_call::map, 4, true},
+                                         failing_call{device_call::set_access, 1, true}));
 
 TEST(paging, a_device_that_is_full_is_no_reason_to_fail_while_pages_are_idle) {
   paged_pool p{UINT64_MAX};
