@@ -1,5 +1,5 @@
-// Growth in one region of mapped pages (GPUMEM_BACKING=mapped) on a real card: how other programs, other cards and the
-// driver's queries treat such memory. Each test is a step of scripts/gpu_check; until all have passed on a card, plain
+// Mapped pages on a real card: how other programs, other cards and the driver's queries treat memory of growth in one
+// region (GPUMEM_BACKING=mapped), and that pages may move while kernels use them. Each test is a step of scripts/gpu_check; until all have passed on a card, plain
 // segments stay the default.
 #include <cuda.h>
 #include <dlfcn.h>
@@ -44,6 +44,37 @@ TEST_F(GpuMapped, BlocksOfSeveralStepsAreMergedWhenTheyAreFree) {
   check(*all, 3 * block_bytes, 6, nullptr);
   EXPECT_EQ(allocator_->stats(0)->reserved_bytes, held) << "the next large one lies across the steps";
   EXPECT_TRUE(give(*all).ok());
+}
+
+// The kernels that still run write to the old addresses of the pages, and later ones to the new addresses.
+TEST_F(GpuMapped, PagesMoveWithinTheirStreamWhileKernelsUseThem) {
+  open({{"policy", "expandable"}, {"slack", "0"}});
+  const cudaStream_t s = stream();
+  std::vector<void*> blocks;
+  for (unsigned i = 0; i < 4; ++i) {
+    const result<void*> got = take(block_bytes, s);
+    ASSERT_TRUE(got.ok()) << got.why().message();
+    blocks.push_back(*got);
+    write(blocks.back(), block_bytes, i, s);
+  }
+  spin(200'000'000, s);
+  for (const unsigned i : {0U, 2U}) {
+    write(blocks[i], block_bytes, 10 + i, s);
+    ASSERT_TRUE(give(blocks[i]).ok());
+  }
+  const statistics before = *allocator_->stats(0);
+  const result<void*> both = take(2 * block_bytes, s);
+  ASSERT_TRUE(both.ok()) << both.why().message();
+  write(*both, 2 * block_bytes, 20, s);
+  check(*both, 2 * block_bytes, 20, s);
+  for (const unsigned i : {1U, 3U}) check(blocks[i], block_bytes, i, s);
+  const statistics after = *allocator_->stats(0);
+  EXPECT_EQ(after.reserved_bytes, before.reserved_bytes);
+  EXPECT_GE(after.remapped_pages, before.remapped_pages + block_bytes / (2 * mib));
+  EXPECT_EQ(after.host_waits, before.host_waits);
+  give_all({*both, blocks[1], blocks[3]});
+  CUDA_OK(cudaStreamSynchronize(s));
+  EXPECT_TRUE(allocator_->trim(0).ok());
 }
 
 TEST_F(GpuMapped, AnIpcHandleIsRefusedAndNeverOneOfOtherMemory) {
