@@ -1,7 +1,7 @@
 /// expandable: maps memory page by page behind reserved addresses, and reuses idle pages before it makes new ones.
 ///
 /// Reserved memory may exceed the peak of live memory by the slack, and by a step that was made ahead. Beyond the
-/// slack, the pool moves idle pages: it unmaps them and maps them where they are needed. By default the slack is half a
+/// slack, the pool moves free pages: it unmaps them and maps them where they are needed. By default the slack is half a
 /// step (growth_rule.hpp), which is what steps waste on average, and the refilled bytes: where addresses lost a page to
 /// others and need one again, and that a second time, the program needs both in turn. So a page is moved twice (the
 /// rent of ski rental) before the pool holds another (the purchase), and a step that repeats moves pages in its second
@@ -122,7 +122,7 @@ built_in_policy expandable_policy() {
                       exchange_rate_parameter(", and with them less slack", default_exchange_rate)},
        .variants = {"slack=5%", "slack=1%", "slack=25%"},
        .takes =
-           "page by page behind reserved addresses; beyond the slack it moves idle pages instead of making new ones",
+           "page by page behind reserved addresses; beyond the slack it moves free pages instead of making new ones",
        .gives_back = "idle pages, on `trim`",
        .choose_when = "memory is short: next to no holes, at about the device time of `caching`"},
       [](const policy_setup& setup) {

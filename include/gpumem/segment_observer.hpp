@@ -28,7 +28,8 @@ struct segment_extent {
 class segment_observer {
  public:
   virtual ~segment_observer() = default;
-  /// The memory is accessible. No block lies in it yet.
+  /// The memory is accessible. No block lies in it yet. It may be accessible at other addresses as well, where no block
+  /// lies any more, until it is removed there.
   virtual void segment_added(const segment_extent& added) = 0;
   /// The memory is still accessible, and all work on its blocks that gpumem knows of is done. If the driver then fails
   /// to unmap pages, they are added again. If it fails to free a segment, the pool loses the segment.

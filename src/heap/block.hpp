@@ -59,7 +59,7 @@ struct alignas(64) block {
 };
 static_assert(sizeof(block) == 64, "a block's record is one cache line");
 
-/// Whether a block's addresses have memory of their own.
+/// Whether a block's addresses have memory of their own; false for an unused record.
 [[nodiscard]] constexpr bool has_memory(const block& block) noexcept {
   return block.state != block_state::unbacked && block.state != block_state::vacating &&
          block.state != block_state::unused;

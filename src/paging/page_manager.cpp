@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "bits.hpp"
 #include "log.hpp"
@@ -31,7 +32,7 @@ void add_pages(std::set<address>& pages, address begin, std::uint64_t bytes, std
 }
 
 /// True for a run that touches `keep`.
-auto touches(page_span keep) {
+std::function<bool(const mapped_run&)> touches(page_span keep) {
   return [keep](const mapped_run& run) { return run.begin < keep.end && run.begin + run.bytes > keep.begin; };
 }
 
@@ -51,6 +52,16 @@ block_index block_around(const heap& pool_heap, owner_id owner, address target, 
 
 }  // namespace
 
+// True for a run that touches `keep` or is mapped at its old addresses, too: the device would keep such a run if it
+// were destroyed, as when it goes back, or when a step that moves it fails.
+std::function<bool(const mapped_run&)> page_manager::unfit(page_span keep) const {
+  std::set<std::uint64_t> mapped_twice;
+  for (const vacating_run& each : vacating_) mapped_twice.insert(each.run.pages.id);
+  return [skips = touches(keep), mapped_twice = std::move(mapped_twice)](const mapped_run& run) {
+    return skips(run) || mapped_twice.contains(run.pages.id);
+  };
+}
+
 // Chooses runs of at most `bytes` outside `keep` to move into the pieces of the step, from the shortest stretches
 // first, because short stretches serve little else. They are free for `owner` (idle, for `idle_owner`). Adds to
 // `filled` the bytes used of each piece, counted from its beginning. Returns the bytes that move.
@@ -58,7 +69,7 @@ std::uint64_t page_manager::move_runs(owner_id owner, page_span keep, std::uint6
                                       std::vector<std::uint64_t>* filled, remap_batch* step) const {
   const std::uint64_t most = bytes;
   const std::vector<unbacked_piece>& pieces = step->pieces;
-  std::vector<free_stretch> stretches = map_.stretches(heap_, owner, touches(keep));
+  std::vector<free_stretch> stretches = map_.stretches(heap_, owner, owner == idle_owner ? unfit(keep) : touches(keep));
   std::ranges::stable_sort(stretches, {}, &free_stretch::bytes);
   std::vector<remap_batch::run> moving;
   for (const free_stretch& stretch : stretches) {
@@ -90,7 +101,7 @@ page_manager::verdict page_manager::plan(const page_place& place, std::uint64_t 
   std::uint64_t mapped = heap_.totals().segment_bytes;
   for (const vacating_run& each : vacating_) mapped += each.run.bytes;
   const std::uint64_t ceiling = most_mapped_pages * page > mapped ? most_mapped_pages * page - mapped : 0;
-  const std::uint64_t room = round_down(std::min(limits.room_bytes, ceiling), page);
+  std::uint64_t room = round_down(std::min(limits.room_bytes, ceiling), page);
   const page_request& ask = limits.policy;
   const std::uint64_t run_bytes = std::max(round_down(std::min(ask.run_bytes, limits.run_bytes), page), page);
   const std::uint64_t fresh = std::min(room, round_down(ask.make_bytes, page));
@@ -102,8 +113,13 @@ page_manager::verdict page_manager::plan(const page_place& place, std::uint64_t 
   std::uint64_t make = place.missing_bytes;
   if (moves && make > fresh) make -= move_runs(idle_owner, keep, make - fresh, &filled, step);
   if (make > fresh && limits.poll) return verdict::poll_first;
-  if (moves && ask.moves_pending && make > fresh && step->owner != idle_owner) {
-    make -= move_runs(step->owner, keep, make - fresh, &filled, step);
+  const owner_id owner = moves && ask.moves_pending && make > fresh ? step->owner : idle_owner;
+  step->owner = idle_owner;
+  if (owner != idle_owner) {
+    const std::uint64_t pending = move_runs(owner, keep, std::min(make - fresh, ceiling), &filled, step);
+    make -= pending;
+    room = std::min(room, ceiling - pending);
+    if (pending != 0) step->owner = owner;
   }
   if (limits.give_back && limits.unmap && (make > room || (make > fresh && make - fresh > ask.over_bytes))) {
     step->new_bytes = make - fresh;
@@ -163,7 +179,7 @@ void page_manager::begin(const remap_batch& step) {
   const auto runs = static_cast<std::uint32_t>(step.runs.size());
   map_.make_room(runs);
   if (!step.may_unmap) stranded_.reserve(stranded_.size() + runs);
-  vacating_.reserve(vacating_.size() + runs);
+  if (vacating_.capacity() < vacating_.size() + runs) vacating_.reserve(2 * vacating_.capacity() + runs);
   heap_.make_room_for_blocks(4 * runs);  // per run: two at its source, two at its target
   std::set<address> leaving;
   for (const remap_batch::run& r : step.runs) {
@@ -194,6 +210,10 @@ page_manager::finished page_manager::finish(const remap_batch& step, std::uint64
     const std::uint64_t bytes = r.source.bytes;
     const owner_id owner = r.stays_mapped ? step.owner : idle_owner;
     const std::uint64_t freed = r.stays_mapped ? epoch : 0;
+    if (r.stays_mapped && r.state != remap_batch::outcome::lost) {
+      ++done.freed_runs;
+      done.freed_bytes += bytes;
+    }
     switch (r.state) {
       case remap_batch::outcome::arrived:
         refilled_bytes_ += map_.insert({r.target, bytes, r.source.pages}) * page_bytes();
@@ -201,7 +221,8 @@ page_manager::finished page_manager::finish(const remap_batch& step, std::uint64
         heap_.commit(unbacked_at(r.target), r.target, bytes, owner, freed);
         if (!r.moves) done.new_bytes += bytes;
         if (r.stays_mapped) {
-          vacating_.push_back({r.source, owner, step.epoch});
+          const segment_index segment = heap_.at(unbacked_at(r.source.begin)).segment;
+          vacating_.push_back({r.source, segment, owner, step.epoch});
           ++done.vacating_runs;
         }
         break;
@@ -245,12 +266,8 @@ block_index page_manager::carve(const page_place& place, std::uint64_t bytes, ow
   return reached < place.begin + bytes ? no_block : heap_.carve_at(first, place.begin, bytes, owner);
 }
 
-// A run that is mapped twice would stay with the driver until its old addresses are unmapped, so it does not go.
 std::vector<mapped_run> page_manager::take_longest_idle(std::uint64_t bytes, page_span keep, bool vacates) {
-  const std::vector<free_stretch> idle = map_.stretches(heap_, idle_owner, [&](const mapped_run& run) {
-    const auto is_this = [&](const vacating_run& each) { return each.run.pages == run.pages; };
-    return touches(keep)(run) || std::ranges::any_of(vacating_, is_this);
-  });
+  const std::vector<free_stretch> idle = map_.stretches(heap_, idle_owner, unfit(keep));
   const auto longest = std::ranges::max_element(idle, {}, &free_stretch::bytes);
   if (longest == idle.end()) return {};
   const address end = longest->begin + longest->bytes;

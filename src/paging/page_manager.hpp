@@ -9,6 +9,7 @@
 // polling fences could help. Runs in transit belong to no block (`in_transit_bytes`). The arena's lock guards it.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,8 +47,8 @@ class page_manager {
     give_back_first,  ///< return `step->new_bytes` of idle runs, then plan again
     impossible,
   };
-  /// Plans a step that backs the missing pages of `bytes` at `place`. `step->owner` says whose free blocks it may use
-  /// besides the idle ones, once polling is over.
+  /// Plans a step that backs the missing pages of `bytes` at `place`. It may use free blocks of `step->owner` besides
+  /// the idle ones, once polling is over; if it does not, `step->owner` becomes `idle_owner`.
   [[nodiscard]] verdict plan(const page_place& place, std::uint64_t bytes, const paging_limits& limits,
                              remap_batch* step) const;
 
@@ -60,6 +61,8 @@ class page_manager {
     std::uint64_t mapped_pages = 0;
     std::uint64_t remapped_pages = 0;
     std::uint32_t vacating_runs = 0;  ///< added to `vacating`
+    std::uint32_t freed_runs = 0;     ///< free for `step.owner` since now: these, or back at their old addresses
+    std::uint64_t freed_bytes = 0;
   };
   /// Call after `execute`, even if it failed: accounts for each run's outcome. `epoch` is that of `step.owner` now,
   /// if runs stay mapped.
@@ -85,6 +88,7 @@ class page_manager {
   /// The old addresses of a run that moved while work on them was pending. It ends when `owner` is done up to `epoch`.
   struct vacating_run {
     mapped_run run;
+    segment_index segment = 0;
     owner_id owner = idle_owner;
     std::uint64_t epoch = 0;
   };
@@ -96,6 +100,9 @@ class page_manager {
   /// address got one, whether it moved or was made.
   [[nodiscard]] std::uint64_t refilled_bytes() const noexcept { return refilled_bytes_; }
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
+    return map_.metadata_bytes() + vacating_.capacity() * sizeof(vacating_run);
+  }
   [[nodiscard]] std::uint64_t in_transit_bytes() const noexcept { return in_transit_bytes_; }
   /// Checks that runs are whole pages and do not overlap, that their bytes equal the heap's, and that no block
   /// without memory and no vacated page has a run.
@@ -107,6 +114,7 @@ class page_manager {
   std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, remap_batch* step) const;
   [[nodiscard]] block_index unbacked_at(address target) const noexcept;
   [[nodiscard]] block_index free_at(address target, owner_id owner) const noexcept;
+  [[nodiscard]] std::function<bool(const mapped_run&)> unfit(page_span keep) const;
   void take(address begin, std::uint64_t bytes);
   void vacate(const mapped_run& run, owner_id owner);
 

@@ -37,14 +37,13 @@ std::size_t end_of_stretch(const remap_batch& step, std::size_t first) {
 }
 
 /// Rolls a failed step back: unmaps the first `mapped` runs, and destroys the runs that were created or unmapped.
-void undo(device& gpu, remap_batch& step, std::size_t mapped, const segment_observers* observers) {
+void undo(device& gpu, remap_batch& step, std::size_t mapped) {
   for (std::size_t k = 0; k < step.runs.size(); ++k) {
     remap_batch::run& r = step.runs[k];
     if (leaves_now(r) && r.state == outcome::untouched) continue;
     const status unmapped = k < mapped ? gpu.unmap(r.target, r.source.bytes) : status{};
     if (r.stays_mapped) {
       r.state = unmapped ? outcome::untouched : outcome::lost;
-      if (observers != nullptr && unmapped) observers->added(r.source.begin, r.source.bytes, true);
       continue;
     }
     const bool gone = unmapped.ok() && gpu.destroy(r.source.pages).ok();
@@ -66,10 +65,11 @@ void keep_mapped(device& gpu, remap_batch& step, std::size_t mapped, const segme
 }
 
 void end_failed(device& gpu, remap_batch& step, std::size_t mapped, const segment_observers* observers) {
-  step.may_unmap ? undo(gpu, step, mapped, observers) : keep_mapped(gpu, step, mapped, observers);
+  step.may_unmap ? undo(gpu, step, mapped) : keep_mapped(gpu, step, mapped, observers);
 }
 
-/// Notifies observers before the unmap; if that fails, reports the memory as added again.
+}  // namespace
+
 status unmap_observed(device& gpu, address begin, std::uint64_t bytes, const segment_observers* observers) {
   if (observers != nullptr) observers->removing(begin, bytes, true);
   status unmapped = gpu.unmap(begin, bytes);
@@ -77,14 +77,10 @@ status unmap_observed(device& gpu, address begin, std::uint64_t bytes, const seg
   return unmapped;
 }
 
-}  // namespace
-
 status execute(device& gpu, remap_batch& step, const segment_observers* observers) {
   if (status made = make_new(gpu, step); !made) return made;
   for (std::size_t k = 0; k < step.runs.size();) {
-    if (!step.runs[k].moves) break;
-    if (step.runs[k].stays_mapped) {
-      if (observers != nullptr) observers->removing(step.runs[k].source.begin, step.runs[k].source.bytes, true);
+    if (!leaves_now(step.runs[k])) {
       ++k;
       continue;
     }
@@ -95,7 +91,7 @@ status execute(device& gpu, remap_batch& step, const segment_observers* observer
     // Provisional: a run that is mapped again below becomes `arrived`. Runs that stay mapped have not changed.
     for (; k < end; ++k) step.runs[k].state = unmapped ? outcome::destroyed : outcome::untouched;
     if (!unmapped) {
-      undo(gpu, step, 0, nullptr);
+      undo(gpu, step, 0);
       return unmapped;
     }
   }

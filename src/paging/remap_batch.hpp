@@ -33,7 +33,7 @@ struct remap_batch {
   };
   bool may_unmap = true;               ///< false while a stream captures; then no run moves
   owner_id owner = idle_owner;         ///< of the free blocks with the runs that stay mapped
-  std::uint64_t epoch = 0;             ///< they were freed up to this epoch of their owner
+  std::uint64_t epoch = 0;             ///< these were freed up to this epoch of `owner`; then they may be unmapped
   std::vector<unbacked_piece> pieces;  ///< the addresses that the step backs, lowest first
   std::vector<run> runs;  ///< cover the pieces; first the idle runs, then the others that move, each by source address
   std::uint64_t new_bytes = 0;      ///< planned bytes of new runs
@@ -42,9 +42,11 @@ struct remap_batch {
 };
 
 /// Executes `step` and stores each run's outcome in it. Changes nothing if the device refuses a new run, for example
-/// with `out_of_memory`. Notifies `observers`, if not null, before memory leaves its addresses, also where it stays
-/// mapped, and after a map.
+/// with `out_of_memory`. Notifies `observers`, if not null, before an unmap and after a map.
 status execute(device& gpu, remap_batch& step, const segment_observers* observers = nullptr);
+
+/// Unmaps a range. Notifies `observers`, if not null, before that; if it fails, reports the memory as added again.
+status unmap_observed(device& gpu, address begin, std::uint64_t bytes, const segment_observers* observers);
 
 /// The result of `return_runs`.
 struct returned_runs {

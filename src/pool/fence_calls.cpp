@@ -26,6 +26,9 @@ void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
   for (const owner_id owner : state_.blocks.free_blocks().owners()) {
     if (state_.streams[owner].serves_others() && state_.streams[owner].dirty) state_.streams.fence_behind(owner);
   }
+  for (const page_manager::vacating_run& each : state_.pages.vacating()) {
+    if (state_.streams[each.owner].dirty) state_.streams.fence_behind(each.owner);
+  }
   record(lock);
   held_fences held{state_.streams};
   hold_frees(&held);
@@ -138,6 +141,11 @@ void fence_calls::wait_for_owner(arena_lock& lock, owner_id owner, const wait_de
 void fence_calls::hold_frees(held_fences* held) {
   for (const owner_id owner : state_.blocks.free_blocks().owners()) {
     if (state_.streams[owner].serves_others()) held->add_cover_of(owner);
+  }
+  owner_id last = idle_owner;
+  for (const page_manager::vacating_run& each : state_.pages.vacating()) {
+    if (each.owner != last) held->add_cover_of(each.owner);
+    last = each.owner;
   }
 }
 

@@ -64,11 +64,13 @@ page_manager::verdict pager::plan(const pending_request& request, const page_pla
   may.room_bytes = std::min(may.room_bytes, state_.pool_budget.left());
   may.unmap = may.unmap && state_.streams.captures().local() == 0;
   step->may_unmap = may.unmap;
-  // Free blocks of the request's own stream may move once a fence covers them all.
   const stream_slot& slot = state_.streams[request.owner];
   if (!may.poll && slot.serves_others() && !slot.dirty && !slot.fences.empty()) {
-    step->owner = request.owner;
-    step->epoch = slot.epoch - 1;
+    const tracked_fence& latest = state_.streams.fences()[slot.fences.back().fence];
+    if (!latest.record_failed && latest.status != tracked_fence::state::failed) {  // it covers all that is free there
+      step->owner = request.owner;
+      step->epoch = slot.epoch - 1;
+    }
   }
   may.poll = may.poll && may.unmap && (state_.blocks.totals().cached_bytes != 0 || !state_.uses.waiting().empty());
   return state_.pages.plan(place, request.bytes, may, step);
@@ -82,9 +84,11 @@ status pager::execute(arena_lock& lock, remap_batch& step, reservation* reserved
       lock, [&] { return gpumem::execute(state_.own_device, step, &state_.observers); });
   stream_slot& slot = state_.streams[step.owner];
   const page_manager::finished made = state_.pages.finish(step, slot.epoch);
-  if (step.owner != idle_owner) {
+  if (made.freed_runs != 0) {
     slot.references += made.vacating_runs;
     slot.dirty = true;
+    slot.unfenced.frees += made.freed_runs;
+    slot.unfenced.bytes += made.freed_bytes;
   }
   if (made.gone_bytes != 0) state_.pool_budget.give_back(made.gone_bytes);
   state_.counts.mapped_pages += made.mapped_pages;
@@ -129,8 +133,8 @@ void pager::note_refusal(pending_request& request, const remap_batch& step, page
 step_result pager::page_in(arena_lock& lock, pending_request& request) {
   page_manager::paging_limits may;
   may.unmap = state_.may_give_back(lock);
-  if (may.unmap) unmap_vacated(lock);
   for (unsigned round = 0; round < most_rounds; ++round) {
+    if (may.unmap) unmap_vacated(lock);
     if (!undo_stranded(lock, may.unmap)) {
       request.device_refused = true;
       return step_result::outcome::nothing;
@@ -174,6 +178,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
         placed = state_.pages.carve(*place, request.bytes, request.owner, step.pieces.front().begin);
       }
       if (placed != no_block) return step_result::of_search(placed);
+      may.poll = may.poll || step.owner != idle_owner;
       continue;  // another thread took part of the place
     }
     if (done.code() != errc::out_of_memory) {
@@ -181,6 +186,8 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
       return step_result::outcome::nothing;
     }
     note_refusal(request, step, &may);
+    may.poll =
+        may.poll || step.owner != idle_owner;  // what was to move is free since now, so a new fence has to cover it
   }
   return step_result::outcome::nothing;
 }
@@ -205,10 +212,11 @@ bool pager::undo_stranded(arena_lock& lock, bool may_unmap) {
 void pager::unmap_vacated(arena_lock& lock) {
   const auto& vacating = state_.pages.vacating();
   for (std::size_t k = 0; k < vacating.size();) {
+    if (state_.streams.captures().local() != 0) return;
     const address begin = vacating[k].run.begin;
     address end = begin;
     std::size_t last = k;
-    for (; last < vacating.size() && vacating[last].run.begin == end &&
+    for (; last < vacating.size() && vacating[last].run.begin == end && vacating[last].segment == vacating[k].segment &&
            state_.streams[vacating[last].owner].done >= vacating[last].epoch;
          ++last) {
       end += vacating[last].run.bytes;
@@ -217,9 +225,12 @@ void pager::unmap_vacated(arena_lock& lock) {
       ++k;
       continue;
     }
-    const status unmapped =
-        state_.calls.give_backs.run_unlocked(lock, [&] { return state_.own_device.unmap(begin, end - begin); });
-    if (!unmapped) return;  // tried again later
+    const status unmapped = state_.calls.give_backs.run_unlocked(
+        lock, [&] { return unmap_observed(state_.own_device, begin, end - begin, &state_.observers); });
+    if (!unmapped) {  // tried again at the next step
+      k = last;
+      continue;
+    }
     for (std::size_t each = k; each < last; ++each) --state_.streams[vacating[each].owner].references;
     state_.pages.finish_vacating(k, last - k);
   }

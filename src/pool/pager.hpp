@@ -1,4 +1,4 @@
-// Takes memory page by page: maps the pages that are missing behind a request, new or moved from idle memory.
+// Takes memory page by page: maps the pages that are missing behind a request, new or moved from free memory.
 //
 // `cheapest_place` (page_place.hpp) selects the place, the policy limits new memory, and `page_manager` has the plan
 // and the records. A thread that changes mappings holds the growth ticket. Nothing is unmapped during a capture.

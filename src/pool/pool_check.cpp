@@ -151,7 +151,7 @@ statistics arena::figures() const {
   s.largest_free_bytes = std::max(state.blocks.free_blocks().largest_bytes(), state.uses.largest_waiting());
   s.metadata_bytes += state.blocks.metadata_bytes() + state.streams.slots().metadata_bytes() +
                       state.streams.fences().metadata_bytes() + state.uses.metadata_bytes() +
-                      state.pages.map().metadata_bytes() + planning.metadata_bytes() + cached.metadata_bytes;
+                      state.pages.metadata_bytes() + planning.metadata_bytes() + cached.metadata_bytes;
   s.live_blocks = t.live_blocks - cached.held_blocks;
   s.free_blocks = t.free_blocks + state.uses.waiting().size();
   s.segments = t.segments;
@@ -186,7 +186,8 @@ status arena::check() const {
   return check_caches();
 }
 
-// Each live or fenced block holds a reference to the slot of its owner and of each of its users.
+// Each live or fenced block holds a reference to the slot of its owner and of each of its users, and a vacating run to
+// that of its owner.
 status arena::check_references() const {
   std::vector<std::uint32_t> references(state.streams.slots().end());
   for_each_block(state.blocks, [&](block_index index) GPUMEM_UNDER_LOCK {
@@ -195,6 +196,7 @@ status arena::check_references() const {
     ++references[b.owner];
     state.uses.count_references(index, &references);
   });
+  for (const page_manager::vacating_run& each : state.pages.vacating()) ++references[each.owner];
   for (owner_id owner = 1; owner < state.streams.slots().end(); ++owner) {
     const stream_slot& slot = state.streams[owner];
     if (!slot.in_use && references[owner] != 0)

@@ -65,6 +65,7 @@ TEST_F(GpuMapped, PagesMoveWithinTheirStreamWhileKernelsUseThem) {
   const statistics before = *allocator_->stats(0);
   const result<void*> both = take(2 * block_bytes, s);
   ASSERT_TRUE(both.ok()) << both.why().message();
+  if (!simulated()) EXPECT_EQ(cudaStreamQuery(s), cudaErrorNotReady) << "the first kernels still run";
   write(*both, 2 * block_bytes, 20, s);
   check(*both, 2 * block_bytes, 20, s);
   for (const unsigned i : {1U, 3U}) check(blocks[i], block_bytes, i, s);

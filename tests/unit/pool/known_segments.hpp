@@ -43,10 +43,10 @@ class known_segments final : public segment_observer {
     const std::lock_guard lock{mutex_};
     return events_;
   }
-  /// Expects that exactly the memory in these segments is known.
-  void expect_all(const std::vector<segment_view>& segments) const {
+  /// Expects that exactly the memory in these segments is known, and `vacating` bytes at addresses that it left.
+  void expect_all(const std::vector<segment_view>& segments, std::uint64_t vacating = 0) const {
     const std::lock_guard lock{mutex_};
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = vacating;
     for (const segment_view& segment : segments) {
       for (const block_view& b : segment.blocks) {
         if (b.is == block_view::state::unbacked) continue;
