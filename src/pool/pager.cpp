@@ -171,6 +171,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
     if (!state_.pool_budget.reserve(step.new_bytes)) continue;  // the limit was lowered in between
     reservation reserved{state_.pool_budget, step.new_bytes};
     const status done = execute(lock, step, &reserved);
+    may.poll = may.poll || step.owner != idle_owner;  // these pages are free since now: a new fence covers them
     if (done.ok()) {
       // The new memory may have completed a gap that fits better than the place.
       block_index placed = state_.search(request);
@@ -178,7 +179,6 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
         placed = state_.pages.carve(*place, request.bytes, request.owner, step.pieces.front().begin);
       }
       if (placed != no_block) return step_result::of_search(placed);
-      may.poll = may.poll || step.owner != idle_owner;
       continue;  // another thread took part of the place
     }
     if (done.code() != errc::out_of_memory) {
@@ -186,8 +186,6 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
       return step_result::outcome::nothing;
     }
     note_refusal(request, step, &may);
-    may.poll =
-        may.poll || step.owner != idle_owner;  // what was to move is free since now, so a new fence has to cover it
   }
   return step_result::outcome::nothing;
 }
