@@ -8,13 +8,12 @@
 /// and third run, and then has them. A page that is made there counts, too, so the slack can exceed what moved. Pages
 /// that only follow the program to new addresses add none.
 ///
-/// Pages on which the request's own stream still works move as well, since its order protects them; but not once the
-/// program has asked for as many bytes as it held at its peak, and held no more: then it repeats itself, and pages that
-/// move at each step would cost time at each step.
+/// With a configured slack, pages on which the request's own stream still works move as well, since its order protects
+/// them. By default they do not: a step that repeats would move pages at each repetition, and without these moves it
+/// needs more pages than if none had moved before.
 ///
 /// New pages come in one run for each gap, which costs little and moves only as a whole. For a request whose missing
-/// pages the slack does not cover, they come in runs of half a step (here without the least step), which may move where
-/// long ones could not.
+/// pages the slack does not cover, they come in runs of a quarter of a step, which may move where long ones could not.
 ///
 /// | parameter       |                                                                           |
 /// |-----------------|---------------------------------------------------------------------------|
@@ -63,16 +62,15 @@ class expandable final : public policy {
     }
     const std::uint64_t step = std::max(round_down(rule_.step_bytes(view.reserved_bytes, true), page_), page_);
     const std::uint64_t room = room_bytes(view, peak + step / 2 + view.refilled_bytes);
-    const bool rises = live > view.peak_live_bytes;
     if (room < missing_bytes) {
-      const std::uint64_t half_step = round_down(rule_.best_bytes(view.reserved_bytes, true) / 2, page_);
+      const std::uint64_t short_run = std::max(round_down(step / 4, page_), page_);
       return {.make_bytes = room,
-              .run_bytes = is_near_limit(view, need_bytes) ? page_ : std::max(half_step, page_),
+              .run_bytes = is_near_limit(view, need_bytes) ? page_ : short_run,
               .over_bytes = 0,
-              .moves_pending = rises || view.asked_since_peak_bytes <= view.peak_live_bytes};
+              .moves_pending = false};
     }
     // No pages are made ahead while one holds all blocks: small blocks would divide them before a large one comes.
-    const bool ahead = rises && live > page_;
+    const bool ahead = live > view.peak_live_bytes && live > page_;
     return {.make_bytes = std::max(missing_bytes, ahead ? step : 0),
             .run_bytes = is_near_limit(view, need_bytes) ? page_ : UINT64_MAX};
   }

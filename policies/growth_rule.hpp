@@ -39,16 +39,12 @@ class growth_rule {
   growth_rule(std::uint64_t exchange_rate, const call_prices& prices) noexcept
       : us_per_byte_{static_cast<double>(exchange_rate) / static_cast<double>(mib)}, prices_{prices} {}
 
-  /// The step that costs least in a pool that holds `held_bytes`, in plain segments or in pages.
-  [[nodiscard]] std::uint64_t best_bytes(std::uint64_t held_bytes, bool paged = false) const noexcept {
+  /// A step of a pool that holds `held_bytes`, in plain segments or in pages.
+  [[nodiscard]] std::uint64_t step_bytes(std::uint64_t held_bytes, bool paged = false) const noexcept {
     const auto held = static_cast<double>(held_bytes);
     const double price = (paged ? prices_.map_run : prices_.take)(0);
     const double best = us_per_byte_ > 0 ? std::sqrt(2 * price * held / us_per_byte_) : held;
-    return static_cast<std::uint64_t>(std::min(best, held / 2));
-  }
-  /// The same, but at least the least step.
-  [[nodiscard]] std::uint64_t step_bytes(std::uint64_t held_bytes, bool paged = false) const noexcept {
-    return std::max(least_step_bytes, best_bytes(held_bytes, paged));
+    return std::max(least_step_bytes, static_cast<std::uint64_t>(std::min(best, held / 2)));
   }
 
   /// The segment for a request that fits nowhere: a shared one, which requests of its size fill without a rest, or one

@@ -150,7 +150,7 @@ TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
        {"16",         // the exchange rate, as a multiple of growth's
         "112",        // where small blocks lie: their size in KiB
         "2",          // the slack is half a step
-        "2",          // runs of half a step where the slack does not cover a request
+        "4",          // runs of a quarter of a step where the slack does not cover a request
         "16",         // made singly, in GiB
         "2", "2"}}};  // no overflow; the first half of the limit is made in runs
   for (const auto& [file, expected] : documented) EXPECT_EQ(numbers_in(file), expected) << file;
