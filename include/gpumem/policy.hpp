@@ -23,16 +23,15 @@ namespace GPUMEM_API gpumem {
 
 /// The state of a pool, as its policy sees it. All in bytes.
 struct pool_view {
-  std::uint64_t total_bytes = 0;             ///< of the device
-  std::uint64_t free_at_start_bytes = 0;     ///< of the device, when the pool was opened
-  std::uint64_t limit_bytes = 0;             ///< the most that the pool may hold (by default the device's total)
-  std::uint64_t reserved_bytes = 0;          ///< held by the pool
-  std::uint64_t live_bytes = 0;              ///< the part of it that the program holds
-  std::uint64_t peak_live_bytes = 0;         ///< the highest `live_bytes` so far
-  std::uint64_t asked_since_peak_bytes = 0;  ///< requested since then, without what caches served
-  std::uint64_t granularity_bytes = 0;       ///< sizes are rounded up to this
-  std::uint64_t moved_bytes = 0;             ///< pages moved to other addresses, in total
-  std::uint64_t refilled_bytes = 0;          ///< pages for addresses that had lost theirs, from the second time on
+  std::uint64_t total_bytes = 0;          ///< of the device
+  std::uint64_t free_at_start_bytes = 0;  ///< of the device, when the pool was opened
+  std::uint64_t limit_bytes = 0;          ///< the most that the pool may hold (by default the device's total)
+  std::uint64_t reserved_bytes = 0;       ///< held by the pool
+  std::uint64_t live_bytes = 0;           ///< the part of it that the program holds
+  std::uint64_t peak_live_bytes = 0;      ///< the highest `live_bytes` so far
+  std::uint64_t granularity_bytes = 0;    ///< sizes are rounded up to this
+  std::uint64_t moved_bytes = 0;          ///< pages moved to other addresses, in total
+  std::uint64_t refilled_bytes = 0;       ///< pages for addresses that had lost theirs, from the second time on
 };
 
 /// Asks for `bytes`. If the device or the limit has less, the pool takes any amount from `least_bytes` on.

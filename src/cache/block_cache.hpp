@@ -87,8 +87,6 @@ class block_cache {
   /// The bytes that the program holds, as of each thread's last time under the lock.
   [[nodiscard]] std::uint64_t live_bytes() const noexcept;
   [[nodiscard]] std::uint64_t peak_live_bytes() const noexcept { return peak_live_bytes_; }
-  /// The bytes of the requests that no cache served since that peak was reached.
-  [[nodiscard]] std::uint64_t asked_since_peak_bytes() const noexcept { return retention_.asked_since_peak_bytes(); }
 
   /// Stops every other thread's cache while the object lives.
   [[nodiscard]] cache_registry::stop_caches stop() const { return cache_registry::stop_caches{caches_}; }

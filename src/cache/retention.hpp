@@ -18,11 +18,6 @@ class retention {
  public:
   /// Counts a request of `bytes` that no cache served; at most `peak_live` bytes were live so far.
   void served_below(std::uint64_t bytes, std::uint64_t peak_live) noexcept {
-    if (peak_live > top_) {
-      top_ = peak_live;
-      bytes_since_top_ = 0;
-    }
-    bytes_since_top_ += bytes;
     if (peak_live - peak_ > peak_live / risen) {
       peak_ = peak_live;
       pressure();
@@ -30,8 +25,6 @@ class retention {
     ++requests_;
     bytes_ += bytes;
   }
-  /// The bytes of all such requests since the peak of live bytes rose, even by one.
-  [[nodiscard]] std::uint64_t asked_since_peak_bytes() const noexcept { return bytes_since_top_; }
   /// The caches had to be emptied for a request: the count to calm restarts. Cached blocks go back when memory is
   /// short. Each thread learns of its new limit at its next free under the lock.
   void pressure() noexcept { requests_ = bytes_ = 0; }
@@ -54,11 +47,9 @@ class retention {
   static constexpr double roomy_share = 0.5;
   static constexpr double tight_share = 0.02;
 
-  std::uint64_t peak_ = 0;             ///< of live bytes, when the count restarted
-  std::uint64_t requests_ = 0;         ///< since then
-  std::uint64_t bytes_ = 0;            ///< requested since then
-  std::uint64_t top_ = 0;              ///< the peak of live bytes
-  std::uint64_t bytes_since_top_ = 0;  ///< requested since it rose
+  std::uint64_t peak_ = 0;      ///< of live bytes, when the count restarted
+  std::uint64_t requests_ = 0;  ///< since then
+  std::uint64_t bytes_ = 0;     ///< requested since then
 };
 
 }  // namespace gpumem

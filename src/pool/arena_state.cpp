@@ -46,7 +46,6 @@ pool_view arena_state::view() const {
           .reserved_bytes = pool_budget.reserved(),
           .live_bytes = caches.live_bytes(),
           .peak_live_bytes = caches.peak_live_bytes(),
-          .asked_since_peak_bytes = caches.asked_since_peak_bytes(),
           .granularity_bytes = own_device.info().granularity_bytes,
           .moved_bytes = counts.remapped_pages * own_device.info().page_bytes,
           .refilled_bytes = pages.refilled_bytes()};

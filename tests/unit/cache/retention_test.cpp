@@ -40,18 +40,6 @@ TEST(retention, a_new_peak_and_pressure_end_it) {
   EXPECT_EQ(r.may_keep(512, half_free), 0U);
 }
 
-TEST(retention, counts_what_is_requested_after_each_rise_of_the_peak) {
-  retention r;
-  r.served_below(512, 0);
-  r.served_below(mib, 512);
-  EXPECT_EQ(r.asked_since_peak_bytes(), mib);
-  r.served_below(512, 512);
-  r.pressure();
-  EXPECT_EQ(r.asked_since_peak_bytes(), mib + 512) << "pressure is no rise";
-  r.served_below(1024, 1024);
-  EXPECT_EQ(r.asked_since_peak_bytes(), 1024U);
-}
-
 TEST(retention, the_fuller_the_segments_the_less) {
   const retention r = calm_at(mib);
   const std::uint64_t half = r.may_keep(mib, half_free);
