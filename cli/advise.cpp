@@ -116,9 +116,7 @@ result<std::vector<candidate>> candidates(const bench::trace& recorded, std::uin
     std::string text = each.name();
     if (each.set.back().first == "LIMIT") text += ",limit=" + limit;
     ASSIGN_OR_RETURN(auto row, bench::parse_policy_row(text, settings{}, ""));
-    const bool varies = !entry.needs.without_pages.empty() && !entry.parameters.empty() &&
-                        each.set.front().second.find(':') == std::string::npos;
-    if (varies && capacity != 0) {
+    if (capacity != 0 && varies_between_runs(each.set.front().second)) {
       each.within_margin = row;
       each.within_margin->config.limit =
           byte_limit{.unit = byte_limit::kind::bytes,
@@ -238,6 +236,12 @@ void add_advise_command(CLI::App& app, advise_options& options) {
   advise->footer(
       "Exit status: 3 if nothing fits. Simulated: the recording is replayed under every policy.\n"
       "Example: gpumem advise run.csv.gz --capacity 24GiB");
+}
+
+bool varies_between_runs(const std::string& row) {
+  if (row.find_first_of(":,") != std::string::npos) return false;
+  const result<policy_entry> entry = find_policy(row);
+  return entry && !entry->needs.without_pages.empty() && !entry->parameters.empty();
 }
 
 status advice_for(const bench::trace& recorded, std::uint64_t capacity, const bench::own_plan* plan,

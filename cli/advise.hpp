@@ -38,4 +38,8 @@ int advise(const advise_options& options);
 status advice_for(const bench::trace& recorded, std::uint64_t capacity, const bench::own_plan* plan,
                   nlohmann::ordered_json& advice, const advice_scope& scope = {});
 
+/// Whether runs of a program under this row's policy reserve different amounts, because pages move only where the
+/// device's work is done: `expandable` without a slack.
+bool varies_between_runs(const std::string& row);
+
 }  // namespace gpumem::cli

@@ -1,4 +1,5 @@
-// Runs the program once, replays the trace under each policy within each capacity, and prints the rows.
+// Runs the program, replays the trace under each policy within each capacity, runs it again for policies whose replays
+// cannot be exact, and prints the rows.
 #include "predict.hpp"
 
 #include <fmt/format.h>
@@ -89,7 +90,7 @@ std::string as_text(const json& all, const std::string& trace) {
 
 void add_predict_command(CLI::App& app, predict_options& options) {
   CLI::App* const predict =
-      app.add_subcommand("predict", "runs a program simulated once, then says which cards and policies would hold it");
+      app.add_subcommand("predict", "runs a program simulated, then says which cards and policies would hold it");
   predict->footer(
       "The command and its arguments follow --: gpumem predict [OPTIONS] -- COMMAND...\n"
       "Example: gpumem predict --capacity 24GiB --capacity 80GiB -- python train.py");
@@ -97,6 +98,8 @@ void add_predict_command(CLI::App& app, predict_options& options) {
       ->type_name("C")
       ->allow_extra_args(false);
   add_recorded_run_options(*predict, options);
+  predict->add_flag("--once", options.once,
+                    "do not run the program again under expandable, whose peak is then a replay's");
   predict->add_flag("--json", options.json, "as JSON; the program's own output goes to standard error either way");
 }
 
@@ -105,8 +108,19 @@ int predict(const predict_options& options) {
   if (!capacities) return fail(bad_input, capacities.why().message());
   prediction_run run;
   if (const int failed = run_for_prediction(options, "predict", run); failed != 0) return failed;
+  const served_run measure = [&](const capacity& card, const std::string& settings) -> std::optional<std::uint64_t> {
+    const auto peak = measure_served(options, run.context_bytes, card, run.recorded, settings);
+    if (peak) return *peak;
+    run.recorded.warnings.push_back(
+        fmt::format("the peak of {} on {} is a replay's, which may be some percent apart: a run of the program with it "
+                    "gave none: {}",
+                    settings, card.name, peak.why().message()));
+    return std::nullopt;
+  };
   json rows;
-  if (status done = predict_all(run.recorded, *capacities, run.context_bytes, rows); !done) {
+  const bool measures = !options.once && run.recorded.may_be_served;
+  if (status done = predict_all(run.recorded, *capacities, run.context_bytes, rows, measures ? measure : served_run{});
+      !done) {
     return fail(prediction_failed, done.message());
   }
   const bool any = std::any_of(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });

@@ -1,4 +1,4 @@
-// `gpumem predict`: runs a program once on a card with ample memory, and names the cards and policies that can hold it.
+// `gpumem predict`: runs a program on a card with ample memory, and names the cards and policies that can hold it.
 #pragma once
 
 #include <string>
@@ -11,6 +11,7 @@ namespace gpumem::cli {
 
 struct predict_options : recorded_run_options {
   std::vector<std::string> capacities;  ///< memory, or names of cards; empty: the memory of `card`
+  bool once = false;                    ///< the peak of `expandable` is a replay's, too
   bool json = false;
 };
 

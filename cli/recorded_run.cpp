@@ -12,6 +12,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "assign_or_return.hpp"
 #include "output_file.hpp"
@@ -178,6 +179,8 @@ result<recording> record_run(const recorded_run_options& options, std::uint64_t 
     return status{errc::unsupported, why};
   }
   recorded.by_torch = traced != nullptr;
+  recorded.may_be_served =
+      ran.settled_reads == 0 && (!recorded.by_torch || process->torch.value("gpumem_is_installed", false));
   recorded.native_reserved_bytes = reserved_of(process->record.card[0]);
   recorded.host_values_read = process->record.host_values_read;
   recorded.processes = processes_with_memory(ran);
@@ -195,6 +198,39 @@ result<recording> record_run(const recorded_run_options& options, std::uint64_t 
   recorded.trace.name = "run";
   if (recorded.by_torch) check_peaks_of_torch(*process, recorded);
   return recorded;
+}
+
+result<std::uint64_t> measure_served(const recorded_run_options& options, std::uint64_t context_bytes,
+                                     const capacity& card, const recording& recorded, const std::string& variables) {
+  const temporary_folder folder{"gpumem-predict-"};
+  if (folder.path().empty()) return status{errc::unsupported, "cannot create a folder in TMPDIR"};
+  ASSIGN_OR_RETURN(auto setup, setup_of(options, context_bytes, ""));
+  const std::string figures = folder.path() + "/stats.json";
+  std::string key;
+  std::uint64_t bytes_alone = 0;
+  if (status ok = choose_card(card.name, key, bytes_alone); !ok) return ok;
+  if (bytes_alone == 0) setup.card = key;
+  setup.card_bytes = bytes_alone;
+  setup.no_output = true;
+  std::istringstream words{variables};
+  for (std::string word; words >> word;) {
+    const std::size_t equals = word.find('=');
+    setup.variables[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  if (!recorded.by_torch) {
+    ASSIGN_OR_RETURN(setup.preload, find_preload());
+    setup.variables["GPUMEM_STATS"] = figures;
+  }
+  ASSIGN_OR_RETURN(const auto ran, run_simulated(setup));
+  if (!ran.stopped.empty()) return status{errc::unsupported, ran.stopped};
+  if (ran.exit_status != 0 || ran.settled_reads != 0) {
+    return status{errc::unsupported, fmt::format("the program ended with status {}", ran.exit_status)};
+  }
+  const simulated_process* const process = largest(ran);
+  const bool served = process != nullptr && (recorded.by_torch ? process->torch.value("allocator", "") == "gpumem"
+                                                               : reserved_by_gpumem(figures).has_value());
+  if (!served) return status{errc::unsupported, "gpumem served no allocation of the program"};
+  return reserved_of(process->record.card[0]);
 }
 
 }  // namespace gpumem::cli

@@ -23,10 +23,17 @@ struct recorded_run_options {
   std::vector<std::string> command;
 };
 
+/// A card of that name, or only so much memory (`24GiB`).
+struct capacity {
+  std::string name;
+  std::uint64_t bytes = 0;
+};
+
 /// The results of the run: its trace, and the memory that the framework's own allocator reserved.
 struct recording {
   bench::trace trace;
-  bool by_torch = false;  ///< PyTorch recorded the trace; otherwise gpumem, which served the run
+  bool by_torch = false;      ///< PyTorch recorded the trace; otherwise gpumem, which served the run
+  bool may_be_served = true;  ///< the run ended by itself, and PyTorch finds gpumem's Python package
   std::uint64_t native_reserved_bytes = 0;
   std::uint64_t outside_bytes = 0;  ///< memory taken outside the traced allocator
   std::uint64_t host_values_read = 0;
@@ -41,5 +48,11 @@ result<std::uint64_t> check_recorded_run(const recorded_run_options& options);
 
 /// Runs the program. Sets `exit_status` to the program's own status; if it is not 0, the caller ends the prediction.
 result<recording> record_run(const recorded_run_options& options, std::uint64_t context_bytes, int& exit_status);
+
+/// Runs the recorded program again on that card, where gpumem serves it with these variables (`GPUMEM_POLICY=expandable
+/// GPUMEM_LIMIT=8GiB`). Memory without a card's name is that of a card that is else as in `options`. Returns the peak
+/// of all memory on the card without its contexts. `unsupported` if gpumem did not serve the program, or if it failed.
+result<std::uint64_t> measure_served(const recorded_run_options& options, std::uint64_t context_bytes,
+                                     const capacity& card, const recording& recorded, const std::string& variables);
 
 }  // namespace gpumem::cli

@@ -2,9 +2,11 @@
 // killed leaves its figures too.
 #include "simulated_run.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <signal.h>
+#include <sys/personality.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -113,6 +115,22 @@ void set_variables(const simulated_setup& setup, const std::string& driver_folde
   for (const auto& [name, value] : setup.variables) set(name.c_str(), value);
   set("LD_PRELOAD", preload);
   begin_job();
+}
+
+/// Programs iterate over sets and maps by address or hash, and free tensors in that order. Without randomized addresses
+/// and hashes, each run of a program makes the same requests. Some containers forbid the first.
+void make_reproducible() {
+  constexpr unsigned long query = 0xffffffff;
+  const int persona = ::personality(query);
+  if (persona != -1) static_cast<void>(::personality(static_cast<unsigned long>(persona) | ADDR_NO_RANDOMIZE));
+  ::setenv("PYTHONHASHSEED", "0", 0);
+}
+
+void drop_output() {
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere < 0) return;
+  ::dup2(nowhere, STDOUT_FILENO);
+  ::dup2(nowhere, STDERR_FILENO);
 }
 
 int status_of(int waited) { return WIFEXITED(waited) ? WEXITSTATUS(waited) : 128 + WTERMSIG(waited); }
@@ -262,6 +280,8 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
     ends.restore();
     if (setup.output_to_stderr) ::dup2(STDERR_FILENO, STDOUT_FILENO);
     set_variables(setup, driver_folder, preload, records.path());
+    make_reproducible();
+    if (setup.no_output) drop_output();
     ::execvp(command.path.c_str(), words.data());
     print_error("gpumem: {}: cannot be run: {}\n", command.path, std::strerror(errno));
     ::_exit(errno == ENOENT ? not_found : not_executable);

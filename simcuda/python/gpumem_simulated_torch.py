@@ -3,6 +3,7 @@ import atexit
 import functools
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import json
 import os
 import signal
@@ -252,6 +253,7 @@ def _at_end():
             torch._C._cuda_memorySnapshot = _whole_snapshot
         figures = {"version": str(torch.__version__), "allocator": "unknown", "cards": []}
         figures["allocator"] = torch.cuda.memory.get_allocator_backend()
+        figures["gpumem_is_installed"] = bool(importlib.metadata.entry_points(group="torch.backends", name="gpumem"))
         if figures["allocator"] != "pluggable":
             for device in range(torch.cuda.device_count()):
                 figures["cards"].append(_of(torch, device))

@@ -889,6 +889,50 @@ TEST_F(Simulate, PredictsWithTheMemoryThatGpumemDoesNotServe) {
   EXPECT_EQ(content("err"), "");
 }
 
+/// A line in the file `runs` for each run of the program; the third one ends with the status.
+std::string counted(const std::string& program, int third) {
+  return "-- sh -c 'echo run >> runs && " + program + " && test $(wc -l < runs) -ne 3 || exit " +
+         std::to_string(third) + "' > out 2> err";
+}
+
+TEST_F(Simulate, PredictsWhatARunUnderExpandableReserves) {
+  const std::string program = GPUMEM_TEST_PROGRAM " take=40 take=300 launch free take=60 take=330 launch take_3d=1";
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --capacity 2GiB --json ";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + counted(program, 0)).c_str())), 0) << content("err");
+  EXPECT_EQ(content("runs"), "run\nrun\nrun\n") << "alone, recorded, under expandable";
+  EXPECT_EQ(content("err"), "pitch 1024, 1024 by 1024\npitch 1024, 1024 by 1024\n") << "the third run prints nothing";
+  const auto row = row_of(nlohmann::json::parse(content("out"), nullptr, false), "2GiB", "expandable");
+  EXPECT_EQ(row["by"], "measured");
+  const outcome ran = simulate("--card 2GiB -- " GPUMEM_PROGRAM " run -- " + program, row["settings"]);
+  EXPECT_EQ(row["peak_reserved_bytes"], ran.figures["cards"][0]["peak_reserved_bytes"]) << ran.err;
+}
+
+TEST_F(Simulate, PredictsByAReplayWhereTheProgramRunsOnlyOnce) {
+  const std::string once = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --json --once ";
+  EXPECT_EQ(WEXITSTATUS(std::system((once + counted(GPUMEM_TEST_PROGRAM " take=40", 1)).c_str())), 0);
+  EXPECT_EQ(content("runs"), "run\nrun\n") << "alone, recorded";
+  EXPECT_FALSE(row_of(nlohmann::json::parse(content("out"), nullptr, false), "h100", "expandable").contains("by"));
+  EXPECT_EQ(content("err"), "");
+}
+
+TEST_F(Simulate, SaysWhyAPeakIsAReplays) {
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --json ";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + counted(GPUMEM_TEST_PROGRAM " take=40", 7)).c_str())), 0);
+  EXPECT_THAT(content("err"), HasSubstr("on h100 is a replay's, which may be some percent apart: a run of the program "
+                                        "with it gave none: the program ended with status 7"));
+  const auto row = row_of(nlohmann::json::parse(content("out"), nullptr, false), "h100", "expandable");
+  EXPECT_EQ(row["peak_reserved_bytes"], 40 * mib);
+  EXPECT_FALSE(row.contains("by"));
+}
+
+TEST_F(Simulate, MakesRunsReproducible) {
+  const std::string seed = "-- sh -c 'echo $PYTHONHASHSEED'";
+  EXPECT_EQ(simulate(seed).out, "0\n");
+  EXPECT_EQ(simulate(seed, "PYTHONHASHSEED=random").out, "random\n") << "the user's own";
+  if (std::system("setarch -R true 2>/dev/null") != 0) GTEST_SKIP() << "fixed addresses are forbidden here";
+  EXPECT_EQ(simulate("-- cat /proc/self/personality").out, "00040000\n");
+}
+
 TEST_F(Simulate, PredictsNothingFromARunWithoutGpumemsFigures) {
   const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict -- ";
   EXPECT_EQ(WEXITSTATUS(std::system((predict + GPUMEM_TEST_PROGRAM " managed=10 > out 2> err").c_str())), 1);
@@ -1015,6 +1059,7 @@ TEST_F(Simulate, PredictsWithTheMemoryThatPyTorchDidNotTake) {
   for (const auto& row : figures["results"]) EXPECT_EQ(row["fits"], row["capacity"] == "3GiB") << row;
   EXPECT_EQ(row_of(figures, "3GiB", "native")["peak_reserved_bytes"], 2200 * mib);
   EXPECT_EQ(row_of(figures, "3GiB", "caching")["peak_reserved_bytes"], 2200 * mib);
+  EXPECT_FALSE(row_of(figures, "3GiB", "expandable").contains("by")) << "PyTorch does not find gpumem's package";
   EXPECT_EQ(row_of(figures, "3GiB", "growth")["settings"], "GPUMEM_TORCH=1 GPUMEM_POLICY=growth GPUMEM_LIMIT=1072MiB");
   EXPECT_THAT(content("t.csv"), HasSubstr(",209715200,"));
 }
