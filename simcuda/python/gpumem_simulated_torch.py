@@ -253,7 +253,7 @@ def _at_end():
             torch._C._cuda_memorySnapshot = _whole_snapshot
         figures = {"version": str(torch.__version__), "allocator": "unknown", "cards": []}
         figures["allocator"] = torch.cuda.memory.get_allocator_backend()
-        figures["gpumem_is_installed"] = bool(importlib.metadata.entry_points(group="torch.backends", name="gpumem"))
+        figures["gpumem_is_installed"] = _finds_gpumem()
         if figures["allocator"] != "pluggable":
             for device in range(torch.cuda.device_count()):
                 figures["cards"].append(_of(torch, device))
@@ -280,6 +280,13 @@ def _at_end():
         os.replace(path + ".part", path)
     except OSError:  # the run has ended and its folder was removed
         pass
+
+
+def _finds_gpumem():
+    """Whether PyTorch loads gpumem's package when it is imported."""
+    all = importlib.metadata.entry_points()
+    of_torch = all.select(group="torch.backends") if hasattr(all, "select") else all.get("torch.backends", ())  # 3.9: a dict
+    return any(each.name == "gpumem" for each in of_torch)
 
 
 def _record_name():

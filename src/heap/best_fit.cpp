@@ -3,12 +3,14 @@
 namespace gpumem {
 
 block_index best_fit::take(heap& pool_heap, const placement_request& request) const {
-  const auto [owner, segment_class, bytes, alignment, absorbs_idle] = request;
+  const auto [owner, segment_class, bytes, alignment, idle] = request;
   const bool lowest = bytes >= lowest_fit_bytes;
   // Idle memory that joins the owner's own makes larger holes, which helps large requests most.
-  if (lowest && absorbs_idle) pool_heap.absorb_idle(owner);
-  const block_index found = lowest ? pool_heap.free_blocks().lowest_fit(segment_class, owner, bytes, alignment)
-                                   : pool_heap.free_blocks().best_fit(segment_class, owner, true, bytes, alignment);
+  if (lowest && idle == idle_memory::joined) pool_heap.absorb_idle(owner);
+  const free_lists& free = pool_heap.free_blocks();
+  const bool own_first = idle == idle_memory::last;
+  const block_index found = lowest ? free.lowest_fit(segment_class, owner, bytes, alignment, own_first)
+                                   : free.best_fit(segment_class, owner, true, bytes, alignment, own_first);
   if (found == no_block) return no_block;
   // At the upper end of their blocks, small requests share fewer pages with large ones.
   const bool upper_end =

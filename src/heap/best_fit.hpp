@@ -7,12 +7,19 @@
 
 namespace gpumem {
 
+/// How a request uses idle memory beside its owner's free blocks.
+enum class idle_memory : std::uint8_t {
+  alike,   ///< as the owner's own
+  joined,  ///< likewise, and a large request first merges the owner's free blocks with idle neighbours
+  last,    ///< only if no block of the owner fits, so that other owners find it
+};
+
 struct placement_request {
   owner_id owner = idle_owner;  ///< may use its own free blocks and idle ones
   unsigned segment_class = 0;
   std::uint64_t bytes = 0;
   std::uint64_t alignment = 512;
-  bool absorbs_idle = true;  ///< a large request first merges the owner's free blocks with idle neighbours
+  idle_memory idle = idle_memory::joined;
 };
 
 /// The rules of `page_rules` (gpumem/policy.hpp); without them, the smallest block that fits, at its lower end.

@@ -112,7 +112,7 @@ block_index free_lists::take_beside_idle(owner_id owner) noexcept {
 }
 
 block_index free_lists::best_fit(unsigned segment_class, owner_id owner, bool idle_too, std::uint64_t bytes,
-                                 std::uint64_t alignment) const noexcept {
+                                 std::uint64_t alignment, bool own_first) const noexcept {
   const auto search = [&](owner_id candidate) {
     const free_index& index = owners_[candidate].by_class[segment_class];
     if (index.empty()) return no_block;
@@ -126,19 +126,19 @@ block_index free_lists::best_fit(unsigned segment_class, owner_id owner, bool id
   if (!idle_too || owner == idle_owner) return own;
   const block_index idle = search(idle_owner);
   if (own == no_block || idle == no_block) return own != no_block ? own : idle;
-  return blocks_[own].bytes <= blocks_[idle].bytes ? own : idle;
+  return own_first || blocks_[own].bytes <= blocks_[idle].bytes ? own : idle;
 }
 
-block_index free_lists::lowest_fit(unsigned segment_class, owner_id owner, std::uint64_t bytes,
-                                   std::uint64_t alignment) const noexcept {
-  const block_index best = best_fit(segment_class, owner, true, bytes, alignment);
+block_index free_lists::lowest_fit(unsigned segment_class, owner_id owner, std::uint64_t bytes, std::uint64_t alignment,
+                                   bool own_first) const noexcept {
+  const block_index best = best_fit(segment_class, owner, true, bytes, alignment, own_first);
   if (best == no_block || blocks_[best].bytes == bytes) return best;
   const std::uint64_t least = bytes + (alignment - 512);
   const block_index own = owners_[owner].by_class[segment_class].lowest_fit(blocks_, least);
   const block_index idle = owners_[idle_owner].by_class[segment_class].lowest_fit(blocks_, least);
   if (own == no_block && idle == no_block) return best;
   if (own == no_block || idle == no_block) return own != no_block ? own : idle;
-  return blocks_[own].begin < blocks_[idle].begin ? own : idle;
+  return own_first || blocks_[own].begin < blocks_[idle].begin ? own : idle;
 }
 
 std::uint64_t free_lists::largest_bytes() const noexcept {

@@ -55,12 +55,14 @@ class free_lists {
   /// True, once, if notes were dropped: the caller then checks all free blocks of the owner.
   [[nodiscard]] bool take_unnoted(owner_id owner) noexcept;
 
-  /// The best fit among the free blocks of `owner` and, with `idle_too`, the idle ones.
+  /// The best fit among the free blocks of `owner` and, with `idle_too`, the idle ones. With `own_first`, idle ones
+  /// only if no block of the owner fits.
   [[nodiscard]] block_index best_fit(unsigned segment_class, owner_id owner, bool idle_too, std::uint64_t bytes,
-                                     std::uint64_t alignment) const noexcept;
+                                     std::uint64_t alignment, bool own_first = false) const noexcept;
   /// The lowest large enough block among those of `owner` and the idle ones; a block of exactly the size comes first.
+  /// `own_first` as for `best_fit`.
   [[nodiscard]] block_index lowest_fit(unsigned segment_class, owner_id owner, std::uint64_t bytes,
-                                       std::uint64_t alignment) const noexcept;
+                                       std::uint64_t alignment, bool own_first = false) const noexcept;
   /// The bytes of the largest block, of any owner.
   [[nodiscard]] std::uint64_t largest_bytes() const noexcept;
   /// Calls `visit` with the index of each block of at least `bytes` that is free for `owner` (idle, for `idle_owner`),

@@ -64,7 +64,10 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
   state_.caches.pressure();
   merger_.note_held();
   if (const step_result placed = return_before_growth(lock, request); placed.found()) return placed;
+  block_index other_block = no_block;
+  const bool another_holds_enough = best_other(request, &other_block) != idle_owner;
   const step_result grown = growth_.grow(lock, request);
+  state_.grew_beside_others = state_.grew_beside_others || (another_holds_enough && grown.found());
   if (request.grows_beside_idle && request.grown_bytes != 0) merger_.grew_beside_idle(request.grown_bytes);
   return grown;
 }

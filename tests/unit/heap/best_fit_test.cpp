@@ -17,8 +17,8 @@ struct two_segments {
   }
   /// The address of the block; 0 if nothing fits.
   std::uint64_t take(const best_fit& rule, std::uint64_t bytes, std::uint64_t alignment = 512,
-                     bool absorbs_idle = false) {
-    const block_index i = rule.take(h, {mine, 0, bytes, alignment, absorbs_idle});
+                     idle_memory idle = idle_memory::alike) {
+    const block_index i = rule.take(h, {mine, 0, bytes, alignment, idle});
     if (i == no_block) return 0;
     EXPECT_EQ(h.at(i).state, block_state::live);
     EXPECT_EQ(h.at(i).bytes, bytes);
@@ -54,8 +54,26 @@ TEST(best_fit, joins_idle_memory_for_large_requests_unless_it_must_stay_apart) {
   ASSERT_EQ(x.h.at(own).begin, 64 * mib);
   x.h.at(own).owner = x.mine;
   x.h.release(own, x.mine, 1, false);
-  EXPECT_EQ(x.take(paged, 3 * mib, 512, false), 0U);
-  EXPECT_EQ(x.take(paged, 3 * mib, 512, true), 64 * mib);
+  EXPECT_EQ(x.take(paged, 3 * mib, 512, idle_memory::last), 0U);
+  EXPECT_EQ(x.take(paged, 3 * mib, 512, idle_memory::alike), 0U);
+  EXPECT_EQ(x.take(paged, 3 * mib, 512, idle_memory::joined), 64 * mib);
+}
+
+/// The owner has a segment of 2 MiB and 512 bytes. Idle memory would fit better, or lies lower.
+TEST(best_fit, takes_idle_memory_last_where_other_owners_need_it) {
+  for (const std::uint64_t lowest_fit_bytes : {UINT64_MAX, mib}) {
+    const best_fit rule{.lowest_fit_bytes = lowest_fit_bytes};
+    two_segments x;
+    x.h.add_segment(192 * mib, 2 * mib + 512, 0);
+    const block_index own =
+        x.h.carve(x.h.free_blocks().best_fit(0, x.mine, true, 2 * mib + 512, 512), 2 * mib + 512, 512);
+    ASSERT_EQ(x.h.at(own).begin, 192 * mib);
+    x.h.at(own).owner = x.mine;
+    x.h.release(own, x.mine, 1, false);
+    EXPECT_EQ(x.take(rule, mib, 512, idle_memory::last), 192 * mib);
+    EXPECT_EQ(x.take(rule, mib + 512, 512, idle_memory::last), 193 * mib);
+    EXPECT_NE(x.take(rule, mib, 512, idle_memory::last), 0U) << "idle memory, where the owner has none";
+  }
 }
 
 TEST(best_fit, takes_the_upper_end_for_small_requests_of_a_small_paged_pool) {
