@@ -52,13 +52,12 @@ pool_view arena_state::view() const {
 }
 
 block_index arena_state::search(const pending_request& request) {
-  const bool apart = paged() && grew_beside_others;
   return fits.take(blocks, {.owner = request.owner,
                             .segment_class = request.segment_class,
                             .bytes = request.bytes,
                             .alignment = request.alignment,
                             .idle = streams.single() ? idle_memory::alike
-                                    : apart          ? idle_memory::last
+                                    : fits.idle_last ? idle_memory::last
                                                      : idle_memory::joined});
 }
 

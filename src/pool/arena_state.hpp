@@ -102,11 +102,6 @@ struct arena_state {
   page_manager pages GPUMEM_GUARDED_BY(under_arena_lock);
   page_rules rules GPUMEM_GUARDED_BY(under_arena_lock);
   best_fit fits GPUMEM_GUARDED_BY(under_arena_lock);
-  /// The pool grew although a free block of another stream, where work was pending, would have held the request. From
-  /// then on streams of a paged pool take their own free memory before idle memory. Else a stream whose blocks have one
-  /// large neighbour takes over all idle memory bit by bit: free blocks that merge are as pending as the latest of
-  /// them, so other streams never find that memory done, and the pool grows at each repetition of a step.
-  bool grew_beside_others GPUMEM_GUARDED_BY(under_arena_lock) = false;
   growth_gate gate GPUMEM_GUARDED_BY(under_arena_lock);
   calls_in_flight calls GPUMEM_GUARDED_BY(under_arena_lock);
   std::vector<oom_callback> callbacks GPUMEM_GUARDED_BY(under_arena_lock);  ///< called before a request is refused
@@ -119,7 +114,7 @@ struct arena_state {
   /// Sets the policy's rules for pages; none: the pool takes segments.
   void set_rules(const page_rules& own) noexcept GPUMEM_UNDER_LOCK {
     rules = own;
-    fits = {own.lowest_fit_bytes, own.upper_end_bytes, own.upper_end_pool_bytes};
+    fits = {own.lowest_fit_bytes, own.upper_end_bytes, own.upper_end_pool_bytes, false};
   }
   /// True if memory is taken page by page.
   [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return rules.range_bytes != 0; }

@@ -67,7 +67,7 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
   block_index other_block = no_block;
   const bool another_holds_enough = best_other(request, &other_block) != idle_owner;
   const step_result grown = growth_.grow(lock, request);
-  state_.grew_beside_others = state_.grew_beside_others || (another_holds_enough && grown.found());
+  if (another_holds_enough && grown.found() && state_.paged()) state_.fits.idle_last = true;
   if (request.grows_beside_idle && request.grown_bytes != 0) merger_.grew_beside_idle(request.grown_bytes);
   return grown;
 }
