@@ -71,8 +71,11 @@ status predict_all(const recording& recorded, const std::vector<capacity>& capac
                 {"settings", settings}};
       if (row.contains("by")) line["by"] = row["by"];
       if (measure && row["fits"].get<bool>() && varies_between_runs(policy)) {
-        const std::optional<std::uint64_t> measured = measure(each, settings);
-        if (measured) line["peak_reserved_bytes"] = *measured, line["by"] = "measured";
+        if (const std::optional<measured_peak> measured = measure(each, settings)) {
+          line["fits"] = !measured->ran_out;
+          line["peak_reserved_bytes"] = measured->peak_bytes;
+          line["by"] = "measured";
+        }
       }
       predictions.push_back(std::move(line));
     };

@@ -17,9 +17,8 @@ inline std::uint64_t rest_of(const capacity& card, std::uint64_t taken) {
   return card.bytes - (taken < card.bytes ? taken : card.bytes);
 }
 
-/// Runs the program with a row's settings on a card of that capacity, and returns the peak that it reserved there, or
-/// nothing if it cannot be run so.
-using served_run = std::function<std::optional<std::uint64_t>(const capacity& card, const std::string& settings)>;
+/// Runs the program with a row's settings on a card of that capacity. Nothing if it cannot be run so.
+using served_run = std::function<std::optional<measured_peak>(const capacity& card, const std::string& settings)>;
 
 /// Replays every policy within each capacity less the context. Adds one row for each, grouped by capacity: `native`
 /// first, then the cheapest. Keys: capacity, capacity_bytes, policy, fits, peak_reserved_bytes, settings, by.

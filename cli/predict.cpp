@@ -3,9 +3,11 @@
 #include "predict.hpp"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "card_predictions.hpp"
@@ -48,6 +50,12 @@ std::string plan_text(const json& rows, const std::string& trace) {
   if (!trace.empty()) return fmt::format("\nplanned follows a plan of this run: gpumem plan {} -o run.plan\n", trace);
   return "\nplanned follows a plan of this run: predict --trace run.csv.gz keeps its allocations, and\n"
          "gpumem plan run.csv.gz -o run.plan makes the plan.\n";
+}
+
+/// The exit status of a program that the user or the system asked to end.
+bool is_interruption(int exit_status) {
+  constexpr std::array<int, 4> signals{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+  return std::ranges::any_of(signals, [exit_status](int signal) { return exit_status == 128 + signal; });
 }
 
 std::string as_text(const json& all, const std::string& trace) {
@@ -108,13 +116,17 @@ int predict(const predict_options& options) {
   if (!capacities) return fail(bad_input, capacities.why().message());
   prediction_run run;
   if (const int failed = run_for_prediction(options, "predict", run); failed != 0) return failed;
-  const served_run measure = [&](const capacity& card, const std::string& settings) -> std::optional<std::uint64_t> {
-    const auto peak = measure_served(options, run.context_bytes, card, run.recorded, settings);
-    if (peak) return *peak;
+  int interrupted = 0;
+  const served_run measure = [&](const capacity& card, const std::string& settings) -> std::optional<measured_peak> {
+    if (interrupted != 0) return std::nullopt;
+    int exit_status = 0;
+    const auto served = measure_served(options, run.context_bytes, card, run.recorded, settings, exit_status);
+    if (is_interruption(exit_status)) interrupted = exit_status;
+    if (served) return *served;
     run.recorded.warnings.push_back(
         fmt::format("the peak of {} on {} is a replay's, which may be some percent apart: a run of the program with it "
                     "gave none: {}",
-                    settings, card.name, peak.why().message()));
+                    settings, card.name, served.why().message()));
     return std::nullopt;
   };
   json rows;
@@ -123,6 +135,7 @@ int predict(const predict_options& options) {
       !done) {
     return fail(prediction_failed, done.message());
   }
+  if (interrupted != 0) return fail(interrupted, "predict: interrupted");
   const bool any = std::any_of(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });
   json all = prediction_figures(run, options);
   all["results"] = std::move(rows);

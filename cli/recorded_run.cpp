@@ -104,6 +104,12 @@ std::optional<std::uint64_t> reserved_by_gpumem(const std::string& figures) {
   return total != 0 ? std::optional{total} : std::nullopt;
 }
 
+/// Whether PyTorch counted a request that its allocator refused.
+bool was_refused_by_torch(const json& torch) {
+  if (!torch.is_object() || !torch.contains("cards")) return false;
+  return std::ranges::any_of(torch["cards"], [](const json& card) { return card.value("ooms", 0) != 0; });
+}
+
 /// Runs the program again, served by gpumem, which records the trace and counts its own memory.
 status record_by_gpumem(simulated_setup setup, const std::string& trace, const std::string& folder,
                         recording& recorded) {
@@ -200,8 +206,9 @@ result<recording> record_run(const recorded_run_options& options, std::uint64_t 
   return recorded;
 }
 
-result<std::uint64_t> measure_served(const recorded_run_options& options, std::uint64_t context_bytes,
-                                     const capacity& card, const recording& recorded, const std::string& variables) {
+result<measured_peak> measure_served(const recorded_run_options& options, std::uint64_t context_bytes,
+                                     const capacity& card, const recording& recorded, const std::string& variables,
+                                     int& exit_status) {
   const temporary_folder folder{"gpumem-predict-"};
   if (folder.path().empty()) return status{errc::unsupported, "cannot create a folder in TMPDIR"};
   ASSIGN_OR_RETURN(auto setup, setup_of(options, context_bytes, ""));
@@ -211,7 +218,7 @@ result<std::uint64_t> measure_served(const recorded_run_options& options, std::u
   if (status ok = choose_card(card.name, key, bytes_alone); !ok) return ok;
   if (bytes_alone == 0) setup.card = key;
   setup.card_bytes = bytes_alone;
-  setup.no_output = true;
+  setup.runs_again = true;
   std::istringstream words{variables};
   for (std::string word; words >> word;) {
     const std::size_t equals = word.find('=');
@@ -223,14 +230,30 @@ result<std::uint64_t> measure_served(const recorded_run_options& options, std::u
   }
   ASSIGN_OR_RETURN(const auto ran, run_simulated(setup));
   if (!ran.stopped.empty()) return status{errc::unsupported, ran.stopped};
+  exit_status = ran.exit_status;
+  measured_peak served;
+  bool by_gpumem = !recorded.by_torch && reserved_by_gpumem(figures).has_value();
+  for (const simulated_process& each : ran.processes) {
+    if (each.record.foreign_runtime != 0) continue;
+    const bool under_torch = each.torch.is_object() && each.torch.value("allocator", "") == "gpumem";
+    if (recorded.by_torch && !under_torch) continue;
+    by_gpumem = by_gpumem || under_torch;
+    served.peak_bytes = std::max(served.peak_bytes, reserved_of(each.record.card[0]));
+    // gpumem recovers from a refusal of the driver, but a program that fails after one has run out of memory.
+    const bool failed_for_memory = ran.exit_status != 0 && each.record.refusals != 0;
+    served.ran_out = served.ran_out || failed_for_memory || was_refused_by_torch(each.torch);
+  }
+  if (by_gpumem && served.ran_out) return served;
   if (ran.exit_status != 0 || ran.settled_reads != 0) {
     return status{errc::unsupported, fmt::format("the program ended with status {}", ran.exit_status)};
   }
-  const simulated_process* const process = largest(ran);
-  const bool served = process != nullptr && (recorded.by_torch ? process->torch.value("allocator", "") == "gpumem"
-                                                               : reserved_by_gpumem(figures).has_value());
-  if (!served) return status{errc::unsupported, "gpumem served no allocation of the program"};
-  return reserved_of(process->record.card[0]);
+  if (!by_gpumem) return status{errc::unsupported, "gpumem served no allocation of the program"};
+  const std::uint64_t live_bytes = recorded.trace.peak_live_bytes + recorded.outside_bytes;
+  if (served.peak_bytes < live_bytes) {
+    return status{errc::unsupported, fmt::format("it held {}, and the recorded run {}: it did not do the same",
+                                                 format_bytes(served.peak_bytes), format_bytes(live_bytes))};
+  }
+  return served;
 }
 
 }  // namespace gpumem::cli

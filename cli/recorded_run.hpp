@@ -43,6 +43,12 @@ struct recording {
   std::vector<std::string> warnings;
 };
 
+/// A run of the program under gpumem.
+struct measured_peak {
+  std::uint64_t peak_bytes = 0;  ///< of all memory on the card, without contexts
+  bool ran_out = false;          ///< a request was refused: the card does not hold the program
+};
+
 /// Checks the options. Returns the bytes of a context, or `bad_setting`.
 result<std::uint64_t> check_recorded_run(const recorded_run_options& options);
 
@@ -51,8 +57,11 @@ result<recording> record_run(const recorded_run_options& options, std::uint64_t 
 
 /// Runs the recorded program again on that card, where gpumem serves it with these variables (`GPUMEM_POLICY=expandable
 /// GPUMEM_LIMIT=8GiB`). Memory without a card's name is that of a card that is else as in `options`. Returns the peak
-/// of all memory on the card without its contexts. `unsupported` if gpumem did not serve the program, or if it failed.
-result<std::uint64_t> measure_served(const recorded_run_options& options, std::uint64_t context_bytes,
-                                     const capacity& card, const recording& recorded, const std::string& variables);
+/// of all memory on the card without its contexts. `unsupported` if gpumem did not serve the program, if it failed, or
+/// if it held less than the recorded run. Sets `exit_status` to the program's own; a signal's status ends the
+/// prediction.
+result<measured_peak> measure_served(const recorded_run_options& options, std::uint64_t context_bytes,
+                                     const capacity& card, const recording& recorded, const std::string& variables,
+                                     int& exit_status);
 
 }  // namespace gpumem::cli

@@ -126,11 +126,12 @@ void make_reproducible() {
   ::setenv("PYTHONHASHSEED", "0", 0);
 }
 
-void drop_output() {
-  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+/// For a program that runs again: it prints nothing, and has no input, which the run before has read.
+void detach() {
+  const int nowhere = ::open("/dev/null", O_RDWR);
   if (nowhere < 0) return;
-  ::dup2(nowhere, STDOUT_FILENO);
-  ::dup2(nowhere, STDERR_FILENO);
+  for (const int each : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nowhere, each);
+  if (nowhere > STDERR_FILENO) ::close(nowhere);
 }
 
 int status_of(int waited) { return WIFEXITED(waited) ? WEXITSTATUS(waited) : 128 + WTERMSIG(waited); }
@@ -281,7 +282,7 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
     if (setup.output_to_stderr) ::dup2(STDERR_FILENO, STDOUT_FILENO);
     set_variables(setup, driver_folder, preload, records.path());
     make_reproducible();
-    if (setup.no_output) drop_output();
+    if (setup.runs_again) detach();
     ::execvp(command.path.c_str(), words.data());
     print_error("gpumem: {}: cannot be run: {}\n", command.path, std::strerror(errno));
     ::_exit(errno == ENOENT ? not_found : not_executable);

@@ -29,7 +29,7 @@ struct simulated_setup {
   std::string history;            ///< path of PyTorch's records; process N's name ends in .pidN; empty: none
   bool referee = false;           ///< tracks each stream's uses of memory, in Python each operation's
   bool output_to_stderr = false;  ///< sends the program's output to stderr, because stdout is for the result
-  bool no_output = false;         ///< drops all output of the program, which a run before has printed
+  bool runs_again = false;        ///< the program has no input and prints nothing: a run before has done that
   /// Ends a program that for so long only reads values and takes no more memory; 0: never. If not the default, also
   /// ends a program that waits in a loop for a kernel's value (busy_wait_detector.hpp).
   double settle_s = default_settle_s;

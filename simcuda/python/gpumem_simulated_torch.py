@@ -3,7 +3,6 @@ import atexit
 import functools
 import importlib.abc
 import importlib.machinery
-import importlib.metadata
 import json
 import os
 import signal
@@ -284,9 +283,14 @@ def _at_end():
 
 def _finds_gpumem():
     """Whether PyTorch loads gpumem's package when it is imported."""
-    all = importlib.metadata.entry_points()
-    of_torch = all.select(group="torch.backends") if hasattr(all, "select") else all.get("torch.backends", ())  # 3.9: a dict
-    return any(each.name == "gpumem" for each in of_torch)
+    try:
+        import importlib.metadata
+
+        all = importlib.metadata.entry_points()
+        of_torch = all.select(group="torch.backends") if hasattr(all, "select") else all.get("torch.backends", ())  # 3.9
+        return any(each.name == "gpumem" for each in of_torch)
+    except Exception:  # damaged metadata of any package
+        return False
 
 
 def _record_name():

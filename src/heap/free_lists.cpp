@@ -137,8 +137,9 @@ block_index free_lists::lowest_fit(unsigned segment_class, owner_id owner, std::
   const block_index own = owners_[owner].by_class[segment_class].lowest_fit(blocks_, least);
   const block_index idle = owners_[idle_owner].by_class[segment_class].lowest_fit(blocks_, least);
   if (own == no_block && idle == no_block) return best;
+  if (own_first && blocks_[best].owner == owner) return own != no_block ? own : best;
   if (own == no_block || idle == no_block) return own != no_block ? own : idle;
-  return own_first || blocks_[own].begin < blocks_[idle].begin ? own : idle;
+  return blocks_[own].begin < blocks_[idle].begin ? own : idle;
 }
 
 std::uint64_t free_lists::largest_bytes() const noexcept {

@@ -14,11 +14,13 @@ import sys
 
 MODELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_models.py")
 CARDS = ("a100-80gb", "rtx3060")
+# Where fixed addresses are forbidden, as in some containers, two runs of a program may free tensors in another order.
+TOLERANCE = 0 if subprocess.run(["setarch", "-R", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0 else 0.02
 
 
 def figures_of(*words, settings=()):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **dict(each.split("=", 1) for each in settings)}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, f"{' '.join(words)}: status {done.returncode}, expected 0: {done.stderr.strip()[-300:]}"
     return json.loads(done.stdout)
 
@@ -34,7 +36,8 @@ def predicted_expandable(gpumem, model):
         assert row.get("by") == "measured", f"{row['capacity']}: no run of the program measured it: {row}"
         ran = figures_of(gpumem, "simulate", "--json", "-", "--card", row["capacity"], "--", *program,
                          settings=row["settings"].split())["cards"][0]["peak_reserved_bytes"]
-        assert row["peak_reserved_bytes"] == ran, f"{row['capacity']}: predicted {row['peak_reserved_bytes']}, ran with {ran}"
+        apart = abs(row["peak_reserved_bytes"] - ran)
+        assert apart <= ran * TOLERANCE, f"{row['capacity']}: predicted {row['peak_reserved_bytes']}, ran with {ran}"
         peaks.append(f"{ran >> 20} MiB on {row['capacity']}")
     assert peaks, f"no row of expandable fits, expected one for each of {CARDS} that holds the program"
     return ", ".join(peaks)

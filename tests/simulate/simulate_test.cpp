@@ -925,6 +925,24 @@ TEST_F(Simulate, SaysWhyAPeakIsAReplays) {
   EXPECT_FALSE(row.contains("by"));
 }
 
+TEST_F(Simulate, AMeasuredRunThatHoldsLessIsNoMeasure) {
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --json ";
+  const std::string less = "-- sh -c 'echo run >> runs; test $(wc -l < runs) -eq 3 && exec " GPUMEM_TEST_PROGRAM
+                           " take=10; exec " GPUMEM_TEST_PROGRAM " take=40' > out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + less).c_str())), 0) << content("err");
+  EXPECT_THAT(content("err"), HasSubstr("it held 16.00 MiB, and the recorded run 40.00 MiB: it did not do the same"));
+  EXPECT_EQ(row_of(nlohmann::json::parse(content("out"), nullptr, false), "h100", "expandable")["peak_reserved_bytes"],
+            40 * mib);
+}
+
+TEST_F(Simulate, AnInterruptEndsAPredictionInAMeasuredRun) {
+  const std::string predict =
+      "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --capacity 1GiB --capacity 2GiB ";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + counted(GPUMEM_TEST_PROGRAM " take=40", 143)).c_str())), 143);
+  EXPECT_EQ(content("runs"), "run\nrun\nrun\n") << "none for the second capacity";
+  EXPECT_THAT(content("err"), HasSubstr("predict: interrupted"));
+}
+
 TEST_F(Simulate, MakesRunsReproducible) {
   const std::string seed = "-- sh -c 'echo $PYTHONHASHSEED'";
   EXPECT_EQ(simulate(seed).out, "0\n");

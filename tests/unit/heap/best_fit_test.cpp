@@ -76,6 +76,17 @@ TEST(best_fit, takes_idle_memory_last_where_other_owners_need_it) {
   }
 }
 
+/// The owner's block holds the request only because it begins at the alignment.
+TEST(best_fit, takes_an_aligned_block_of_the_owner_before_idle_memory) {
+  two_segments x;
+  x.h.add_segment(192 * mib, 4 * mib, 0);
+  const block_index own = x.h.carve(x.h.free_blocks().best_fit(0, x.mine, true, 4 * mib, 512), 2 * mib, 512);
+  ASSERT_EQ(x.h.at(own).begin, 192 * mib);
+  x.h.at(own).owner = x.mine;
+  x.h.release(own, x.mine, 1, false);
+  EXPECT_EQ(x.take({.lowest_fit_bytes = mib}, 2 * mib - 512, mib, idle_memory::last), 192 * mib);
+}
+
 TEST(best_fit, takes_the_upper_end_for_small_requests_of_a_small_paged_pool) {
   const best_fit paged{.upper_end_bytes = 64 * kib, .upper_end_pool_bytes = 8 * mib};
   two_segments x;
