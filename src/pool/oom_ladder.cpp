@@ -64,6 +64,7 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
   state_.caches.pressure();
   merger_.note_held();
   if (const step_result placed = return_before_growth(lock, request); placed.found()) return placed;
+  // Growth releases the lock, so both may be another thread's doing. Only the order of searches depends on them.
   block_index other_block = no_block;
   const bool another_holds_enough =
       state_.paged() && !request.capturing && best_other(request, &other_block) != idle_owner;
