@@ -1,27 +1,27 @@
 /// expandable: maps memory page by page behind reserved addresses, and reuses idle pages before it makes new ones.
 ///
-/// Reserved memory may exceed the peak of live memory by the slack, and by a step that was made ahead. Beyond the
-/// slack, the pool moves free pages: it unmaps them and maps them where they are needed. By default the slack is half a
-/// step (growth_rule.hpp), which is what steps waste on average, and the refilled bytes: where addresses lost a page to
-/// others and need one again, and that a second time, the program needs both in turn. So a page is moved twice (the
-/// rent of ski rental) before the pool holds another (the purchase), and a step that repeats moves pages in its second
-/// and third run, and then has them. A page that is made there counts, too, so the slack can exceed what moved. Pages
-/// that only follow the program to new addresses add none.
+/// Reserved memory may exceed the peak of live memory by the slack, and by a step that was made ahead. By default the
+/// slack is half a step (growth_rule.hpp), which is what steps waste on average. Beyond it, the pool moves free pages:
+/// it unmaps them and maps them where they are needed.
 ///
-/// With a configured slack, pages on which the request's own stream still works move as well, since its order protects
-/// them. By default they do not: a step that repeats would move pages at each repetition, and without these moves it
-/// needs more pages than if none had moved before.
+/// Without a configured slack, pages stop moving once the program repeats its step for the fourth time. The addresses
+/// then get the pages that they lack, and keep them, so the steps that follow soon neither move pages nor make any.
+/// Pages also stop moving once their moves have cost as much device time as the pool's memory is worth. Then the pool
+/// has spent at most twice the cost of the better fixed choice, to move pages always or never (ski rental, Karlin et
+/// al. 1988). At a limit they move all the same.
 ///
-/// New pages come in one run for each gap, which costs little and moves only as a whole. For a request whose missing
-/// pages the slack does not cover, they come in runs of a quarter of a step, which may move where long ones could not.
+/// New pages come in runs, which cost little and move only as a whole. For a request that the slack covers, one run
+/// fills a gap, up to `longest_run_steps`. For others a run is a quarter of a step, and may move where a longer one
+/// could not.
 ///
-/// | parameter       |                                                                           |
-/// |-----------------|---------------------------------------------------------------------------|
-/// | `exchange_rate` | as for growth; the default is 16 times as high (`scarcity`)               |
-/// | least step      | as for growth; requests of that size go to the lowest place               |
-/// | `singly`        | the last 16 GiB are made page by page, since single pages can always move |
+/// | parameter           |                                                                           |
+/// |---------------------|---------------------------------------------------------------------------|
+/// | `exchange_rate`     | as for growth; the default is 16 times as high (`scarcity`)               |
+/// | `longest_run_steps` | no run is longer than 16 steps, since few gaps would take it when it moves |
+/// | `singly`            | the last 16 GiB are made page by page, since single pages can always move |
 ///
-/// `page_rules::upper_end_bytes` and `upper_end_pool_bytes` place small blocks; no number of pages depends on them.
+/// The least step is growth's; requests of that size go to the lowest place. `page_rules::upper_end_bytes` and
+/// `upper_end_pool_bytes` place small blocks; no number of pages depends on them.
 #include <algorithm>
 
 #include "bits.hpp"
@@ -61,18 +61,15 @@ class expandable final : public policy {
               .run_bytes = page_};
     }
     const std::uint64_t step = std::max(round_down(rule_.step_bytes(view.reserved_bytes, true), page_), page_);
-    const std::uint64_t room = room_bytes(view, peak + step / 2 + view.refilled_bytes);
-    if (room < missing_bytes) {
+    const std::uint64_t room = room_bytes(view, peak + step / 2);
+    if (room < missing_bytes && !has_settled(view)) {
       const std::uint64_t short_run = std::max(round_down(step / 4, page_), page_);
-      return {.make_bytes = room,
-              .run_bytes = is_near_limit(view, need_bytes) ? page_ : short_run,
-              .over_bytes = 0,
-              .moves_pending = false};
+      return {.make_bytes = room, .run_bytes = is_near_limit(view, need_bytes) ? page_ : short_run, .over_bytes = 0};
     }
     // No pages are made ahead while one holds all blocks: small blocks would divide them before a large one comes.
     const bool ahead = live > view.peak_live_bytes && live > page_;
     return {.make_bytes = std::max(missing_bytes, ahead ? step : 0),
-            .run_bytes = is_near_limit(view, need_bytes) ? page_ : UINT64_MAX};
+            .run_bytes = is_near_limit(view, need_bytes) ? page_ : longest_run_steps * step};
   }
 
   /// The pool does not take whole segments under this policy.
@@ -82,6 +79,12 @@ class expandable final : public policy {
 
  private:
   static constexpr std::uint64_t singly = 16 * gib;
+  static constexpr std::uint64_t longest_run_steps = 16;
+
+  /// Whether pages stop moving by default.
+  [[nodiscard]] bool has_settled(const pool_view& view) const {
+    return view.repeats || rule_.moves_cost(view.moved_bytes, view.reserved_bytes, page_);
+  }
   [[nodiscard]] std::uint64_t room_bytes(const pool_view& view, std::uint64_t most) const {
     return most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;
   }
@@ -111,13 +114,15 @@ built_in_policy expandable_policy() {
   return {
       {.name = "expandable",
        .summary = "page by page behind reserved addresses; reuses idle pages before it makes new ones",
-       .parameters = {{.name = "slack",
-                       .values = "share of what is held (`5%`) or bytes (`64MiB`)",
-                       .default_text = "half a step of 16 MiB or more, and what addresses lost and needed again twice",
-                       .help = "how far reserved memory may exceed live memory before pages move instead of being made",
-                       .check = [](std::string_view value,
-                                   std::string_view what) { return parse_share_or_bytes(value, what).why(); }},
-                      exchange_rate_parameter(", and with them less slack", default_exchange_rate)},
+       .parameters =
+           {{.name = "slack",
+             .values = "share of what is held (`5%`) or bytes (`64MiB`)",
+             .default_text =
+                 "half a step of 16 MiB or more; without bound once the program repeats its step a fourth time",
+             .help = "how far reserved memory may exceed live memory before pages move instead of being made",
+             .check = [](std::string_view value,
+                         std::string_view what) { return parse_share_or_bytes(value, what).why(); }},
+            exchange_rate_parameter(", and with them less slack", default_exchange_rate)},
        .variants = {"slack=5%", "slack=1%", "slack=25%"},
        .takes =
            "page by page behind reserved addresses; beyond the slack it moves free pages instead of making new ones",

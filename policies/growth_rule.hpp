@@ -68,6 +68,12 @@ class growth_rule {
     return spent_us_ + static_cast<double>(segments) * each_us <= worth_us(beyond_bytes);
   }
 
+  /// Whether pages that moved one by one have cost as much as the pool's `held_bytes` are worth.
+  [[nodiscard]] bool moves_cost(std::uint64_t moved_bytes, std::uint64_t held_bytes,
+                                std::uint64_t page_bytes) const noexcept {
+    return static_cast<double>(moved_bytes / page_bytes) * prices_.map_run(page_bytes) >= worth_us(held_bytes);
+  }
+
   /// Call when such a segment has gone.
   void returned(std::uint64_t segment_bytes) noexcept { spent_us_ += round_trip_us(segment_bytes); }
 

@@ -31,7 +31,9 @@ struct pool_view {
   std::uint64_t peak_live_bytes = 0;      ///< the highest `live_bytes` so far
   std::uint64_t granularity_bytes = 0;    ///< sizes are rounded up to this
   std::uint64_t moved_bytes = 0;          ///< pages moved to other addresses, in total
-  std::uint64_t refilled_bytes = 0;       ///< pages for addresses that had lost theirs, from the second time on
+  /// The program has made the same requests three times, each size at the same `live_bytes` (to 2 MiB), and none beside
+  /// them since. Only in pools that map pages, and of the requests above 4 KiB.
+  bool repeats = false;
 };
 
 /// Asks for `bytes`. If the device or the limit has less, the pool takes any amount from `least_bytes` on.
@@ -61,9 +63,9 @@ struct page_request {
   /// The most bytes of new pages in place of idle pages that cannot be moved. Beyond this, the pool first returns idle
   /// runs that are too long to move to the device.
   std::uint64_t over_bytes = UINT64_MAX;
-  bool moves = true;  ///< idle pages may supply the request; if false, they only go back to the device
-  /// Pages of blocks that the request's stream has freed may supply it as well, although their work is pending.
-  bool moves_pending = true;
+  /// Idle pages, and those of blocks that the request's own stream has freed, may supply the request. If false, they
+  /// only go back to the device.
+  bool moves = true;
 };
 
 /// Why a pool considers giving segments back.

@@ -19,6 +19,7 @@
 #include "gpumem/request.hpp"
 #include "pair_watch.hpp"
 #include "pointer_map.hpp"
+#include "repetition.hpp"
 #include "retention.hpp"
 
 namespace gpumem {
@@ -87,6 +88,8 @@ class block_cache {
   /// The bytes that the program holds, as of each thread's last time under the lock.
   [[nodiscard]] std::uint64_t live_bytes() const noexcept;
   [[nodiscard]] std::uint64_t peak_live_bytes() const noexcept { return peak_live_bytes_; }
+  /// Whether the program repeats requests (repetition.hpp). False in pools that map no pages.
+  [[nodiscard]] bool program_repeats() const noexcept { return repetition_.repeats(); }
 
   /// Stops every other thread's cache while the object lives.
   [[nodiscard]] cache_registry::stop_caches stop() const { return cache_registry::stop_caches{caches_}; }
@@ -128,6 +131,7 @@ class block_cache {
   const bool enabled_;
   depot depot_;
   retention retention_;
+  repetition repetition_;
   pair_watch pairs_;
   std::uint64_t in_caches_bytes_ = 0;  // as of each thread's last time under the lock
   std::uint64_t peak_live_bytes_ = 0;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "bits.hpp"
@@ -25,10 +26,6 @@ void add_new(remap_batch& step, address begin, std::uint64_t bytes, std::uint64_
     begin += length;
     bytes -= length;
   }
-}
-
-void add_pages(std::set<address>& pages, address begin, std::uint64_t bytes, std::uint64_t page) {
-  for (const address end = begin + bytes; begin < end; begin += page) pages.insert(begin);
 }
 
 /// True for a run that touches `keep`.
@@ -113,7 +110,7 @@ page_manager::verdict page_manager::plan(const page_place& place, std::uint64_t 
   std::uint64_t make = place.missing_bytes;
   if (moves && make > fresh) make -= move_runs(idle_owner, keep, make - fresh, &filled, step);
   if (make > fresh && limits.poll) return verdict::poll_first;
-  const owner_id owner = moves && ask.moves_pending && make > fresh ? step->owner : idle_owner;
+  const owner_id owner = moves && make > fresh ? step->owner : idle_owner;
   step->owner = idle_owner;
   if (owner != idle_owner) {
     const std::uint64_t pending = move_runs(owner, keep, std::min(make - fresh, ceiling), &filled, step);
@@ -181,11 +178,6 @@ void page_manager::begin(const remap_batch& step) {
   if (!step.may_unmap) stranded_.reserve(stranded_.size() + runs);
   if (vacating_.capacity() < vacating_.size() + runs) vacating_.reserve(2 * vacating_.capacity() + runs);
   heap_.make_room_for_blocks(4 * runs);  // per run: two at its source, two at its target
-  std::set<address> leaving;
-  for (const remap_batch::run& r : step.runs) {
-    if (r.moves) add_pages(leaving, r.source.begin, r.source.bytes, page_bytes());
-  }
-  map_.vacate(std::move(leaving));
   for (std::size_t k = 0; k < step.runs.size() && step.runs[k].moves;) {
     if (step.runs[k].stays_mapped) {
       vacate(step.runs[k++].source, step.owner);
@@ -216,7 +208,7 @@ page_manager::finished page_manager::finish(const remap_batch& step, std::uint64
     }
     switch (r.state) {
       case remap_batch::outcome::arrived:
-        refilled_bytes_ += map_.insert({r.target, bytes, r.source.pages}) * page_bytes();
+        map_.insert({r.target, bytes, r.source.pages});
         (r.moves ? done.remapped_pages : done.mapped_pages) += bytes / page_bytes();
         heap_.commit(unbacked_at(r.target), r.target, bytes, owner, freed);
         if (!r.moves) done.new_bytes += bytes;
@@ -228,7 +220,7 @@ page_manager::finished page_manager::finish(const remap_batch& step, std::uint64
         break;
       case remap_batch::outcome::untouched:
         if (!r.moves) continue;
-        map_.put_back(r.source);
+        map_.insert(r.source);
         heap_.commit(unbacked_at(r.source.begin), r.source.begin, bytes, owner, freed);
         break;
       case remap_batch::outcome::destroyed:
@@ -266,7 +258,7 @@ block_index page_manager::carve(const page_place& place, std::uint64_t bytes, ow
   return reached < place.begin + bytes ? no_block : heap_.carve_at(first, place.begin, bytes, owner);
 }
 
-std::vector<mapped_run> page_manager::take_longest_idle(std::uint64_t bytes, page_span keep, bool vacates) {
+std::vector<mapped_run> page_manager::take_longest_idle(std::uint64_t bytes, page_span keep) {
   const std::vector<free_stretch> idle = map_.stretches(heap_, idle_owner, unfit(keep));
   const auto longest = std::ranges::max_element(idle, {}, &free_stretch::bytes);
   if (longest == idle.end()) return {};
@@ -280,9 +272,6 @@ std::vector<mapped_run> page_manager::take_longest_idle(std::uint64_t bytes, pag
   std::ranges::reverse(going);
   map_.make_room(going.size());  // `finish` puts runs back that the driver does not unmap
   heap_.make_room_for_blocks(4);
-  std::set<address> leaving;
-  if (vacates) add_pages(leaving, begin, end - begin, page_bytes());
-  map_.vacate(std::move(leaving));
   take(begin, end - begin);
   heap_.set_blocks_aside(2);
   return going;
@@ -294,7 +283,7 @@ void page_manager::finish(std::span<const mapped_run> going, const returned_runs
   const std::uint64_t bytes = going.back().begin + going.back().bytes - begin;
   in_transit_bytes_ -= done.unmapped ? done.destroyed : bytes;
   if (!done.unmapped) {
-    for (const mapped_run& run : going) map_.put_back(run);
+    for (const mapped_run& run : going) map_.insert(run);
     heap_.commit(unbacked_at(begin), begin, bytes);
   }
   map_.make_room(0);
@@ -354,7 +343,6 @@ status page_manager::check() const {
     end = begin + run.bytes;
     bytes += run.bytes;
   }
-  if (!map_.valid()) return broken("memory behind a vacated page", bytes, 0);
   if (bytes != heap_.totals().segment_bytes)
     return broken("bytes of the runs and of the heap differ", bytes, heap_.totals().segment_bytes);
   for (block_index i = heap_.unbacked().first(); i != no_block; i = heap_.at(i).in_index.newer) {

@@ -73,8 +73,8 @@ class page_manager {
 
   /// Takes idle runs of at least `bytes`, or fewer if there are not so many, from the upper end of the longest idle
   /// stretch outside `keep`. They are in transit until `finish` gets the result of `return_runs`. Empty if no run is
-  /// idle. `vacates`: they go to make room for other pages (page_map.hpp). Throws std::bad_alloc without changes.
-  [[nodiscard]] std::vector<mapped_run> take_longest_idle(std::uint64_t bytes, page_span keep, bool vacates);
+  /// idle. Throws std::bad_alloc without changes.
+  [[nodiscard]] std::vector<mapped_run> take_longest_idle(std::uint64_t bytes, page_span keep);
   /// Call after `return_runs`: makes the runs idle again if the driver did not unmap them.
   void finish(std::span<const mapped_run> going, const returned_runs& done);
   /// Called when the pool closes: synchronizes the device, then returns every page to it.
@@ -96,16 +96,13 @@ class page_manager {
   /// Call after the addresses of `count` of these from index `first` on were unmapped.
   void finish_vacating(std::size_t first, std::size_t count) noexcept;
 
-  /// The bytes of all pages that vacated addresses (page_map.hpp) got so far, from the second time on that the same
-  /// address got one, whether it moved or was made.
-  [[nodiscard]] std::uint64_t refilled_bytes() const noexcept { return refilled_bytes_; }
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
     return map_.metadata_bytes() + vacating_.capacity() * sizeof(vacating_run);
   }
   [[nodiscard]] std::uint64_t in_transit_bytes() const noexcept { return in_transit_bytes_; }
   /// Checks that runs are whole pages and do not overlap, that their bytes equal the heap's, and that no block
-  /// without memory and no vacated page has a run.
+  /// without memory has a run.
   [[nodiscard]] status check() const;
 
  private:
@@ -125,7 +122,6 @@ class page_manager {
   std::vector<mapped_run> stranded_;
   std::vector<vacating_run> vacating_;
   std::uint64_t in_transit_bytes_ = 0;
-  std::uint64_t refilled_bytes_ = 0;
 };
 
 }  // namespace gpumem

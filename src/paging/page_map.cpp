@@ -16,7 +16,7 @@ void page_map::make_room(std::size_t runs) {
   }
 }
 
-std::size_t page_map::insert(const mapped_run& run) {
+void page_map::insert(const mapped_run& run) {
   shortest_bytes_ = std::min(shortest_bytes_, run.bytes);
   if (room_.empty()) {
     runs_.emplace(run.begin, run);
@@ -27,25 +27,11 @@ std::size_t page_map::insert(const mapped_run& run) {
     node.mapped() = run;
     runs_.insert(std::move(node));
   }
-  std::size_t again = 0;
-  for (auto page = vacated_.lower_bound(run.begin); page != vacated_.end() && *page < run.begin + run.bytes;) {
-    if (!refilled_.insert(vacated_.extract(page++)).inserted) ++again;
-  }
-  return again;
-}
-
-void page_map::put_back(const mapped_run& run) {
-  vacated_.erase(vacated_.lower_bound(run.begin), vacated_.lower_bound(run.begin + run.bytes));
-  insert(run);
 }
 
 void page_map::erase(address begin, std::uint64_t bytes) noexcept {
   auto entry = runs_.lower_bound(begin);
   while (entry != runs_.end() && entry->first + entry->second.bytes <= begin + bytes) entry = runs_.erase(entry);
-}
-
-bool page_map::valid() const {
-  return std::ranges::none_of(vacated_, [this](address page) { return touches(page, 1); });
 }
 
 std::vector<free_stretch> page_map::stretches(const heap& pool_heap, owner_id owner,

@@ -1,15 +1,12 @@
 // Maps the addresses of a pool's ranges to physical memory.
 //
 // A run is the result of one `create`: one or more pages, mapped and unmapped as a whole. An address without a run is
-// unbacked. A vacated page is an unbacked one whose memory went to other addresses, or to the device to make room for
-// them. Takes one node of host memory per run, per vacated page, and per address that was vacated and
-// got memory again. The pool's lock guards the map.
+// unbacked. Takes one node of host memory per run. The pool's lock guards the map.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
 #include <vector>
 
 #include "block_ids.hpp"
@@ -35,15 +32,10 @@ class page_map {
  public:
   /// Preallocates nodes, so that the next `runs` calls of `insert` take no host memory. 0 frees the unused nodes.
   void make_room(std::size_t runs);
-  /// Requires that `run` overlaps no other run. Its vacated pages are refilled: returns how many of them had been
-  /// refilled before.
-  std::size_t insert(const mapped_run& run);
-  /// The same for a run that was to leave these addresses and did not: its pages are not vacated, and none is refilled.
-  void put_back(const mapped_run& run);
+  /// Requires that `run` overlaps no other run.
+  void insert(const mapped_run& run);
   /// Removes every run that lies wholly in `[begin, begin + bytes)`.
   void erase(address begin, std::uint64_t bytes) noexcept;
-  /// Call before pages, named by their beginnings, are erased to give their memory to other addresses.
-  void vacate(std::set<address>&& pages) noexcept { vacated_.merge(pages); }
 
   /// The stretches of runs that lie wholly in blocks of `pool_heap` that are free for `owner` (idle, for `idle_owner`),
   /// lowest first. Skips each run for which `skips` returns true.
@@ -51,20 +43,14 @@ class page_map {
                                                     const std::function<bool(const mapped_run&)>& skips = {}) const;
   /// True if a run overlaps `[begin, begin + bytes)`.
   [[nodiscard]] bool touches(address begin, std::uint64_t bytes) const;
-  /// False if a vacated page has memory.
-  [[nodiscard]] bool valid() const;
 
   [[nodiscard]] const std::map<address, mapped_run>& runs() const noexcept { return runs_; }
-  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
-    return runs_.size() * (sizeof(mapped_run) + 48) + (vacated_.size() + refilled_.size()) * (sizeof(address) + 32);
-  }
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept { return runs_.size() * (sizeof(mapped_run) + 48); }
 
  private:
   std::map<address, mapped_run> runs_;
   std::uint64_t shortest_bytes_ = UINT64_MAX;  ///< no inserted run was shorter, so shorter free blocks hold none
   std::vector<std::map<address, mapped_run>::node_type> room_;
-  std::set<address> vacated_;   ///< the beginnings of pages
-  std::set<address> refilled_;  ///< of those that were vacated and got memory again
 };
 
 }  // namespace gpumem

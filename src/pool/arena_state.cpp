@@ -48,7 +48,7 @@ pool_view arena_state::view() const {
           .peak_live_bytes = caches.peak_live_bytes(),
           .granularity_bytes = own_device.info().granularity_bytes,
           .moved_bytes = counts.remapped_pages * own_device.info().page_bytes,
-          .refilled_bytes = pages.refilled_bytes()};
+          .repeats = caches.program_repeats()};
 }
 
 block_index arena_state::search(const pending_request& request) {

@@ -159,7 +159,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
         // Idle runs may be too long for the pieces; returning them makes room for other runs.
         may.give_back = false;
         const page_span keep = pages_of(place->begin, request.bytes, state_.pages.page_bytes());
-        const std::uint64_t returned = return_stretches(lock, step.new_bytes, keep, true);
+        const std::uint64_t returned = return_stretches(lock, step.new_bytes, keep);
         if (may.room_bytes != UINT64_MAX) may.room_bytes += returned;
         continue;
       }
@@ -234,11 +234,11 @@ void pager::unmap_vacated(arena_lock& lock) {
   }
 }
 
-// Requires the ticket. `vacates`: to make room for other pages.
-std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep, bool vacates) {
+// Requires the ticket.
+std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep) {
   std::uint64_t returned = 0;
   while (returned < bytes && state_.may_give_back(lock)) {
-    const std::vector<mapped_run> going = state_.pages.take_longest_idle(bytes - returned, keep, vacates);
+    const std::vector<mapped_run> going = state_.pages.take_longest_idle(bytes - returned, keep);
     if (going.empty()) break;
     const std::uint64_t size = going.back().begin + going.back().bytes - going.front().begin;
     const returned_runs done = state_.calls.give_backs.run_unlocked(
@@ -266,7 +266,7 @@ std::uint64_t pager::return_pages(arena_lock& lock, std::uint64_t bytes, const w
   const bool may_unmap = state_.may_give_back(lock);
   undo_stranded(lock, may_unmap);
   if (may_unmap) unmap_vacated(lock);
-  return return_stretches(lock, bytes, {}, false);
+  return return_stretches(lock, bytes, {});
 }
 
 }  // namespace gpumem

@@ -31,7 +31,7 @@ class pager {
   status execute(arena_lock& lock, remap_batch& step, reservation* reserved) GPUMEM_UNDER_LOCK;
   bool undo_stranded(arena_lock& lock, bool may_unmap) GPUMEM_UNDER_LOCK;
   void unmap_vacated(arena_lock& lock) GPUMEM_UNDER_LOCK;
-  std::uint64_t return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep, bool vacates) GPUMEM_UNDER_LOCK;
+  std::uint64_t return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep) GPUMEM_UNDER_LOCK;
 
   arena_state& state_;
   fence_calls& fences_;

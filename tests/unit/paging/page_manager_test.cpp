@@ -87,33 +87,6 @@ TEST(paged_backing, moves_idle_runs_the_shortest_stretch_first) {
   EXPECT_EQ(x.device.used_bytes(), 8 * page);
 }
 
-TEST(paged_backing, counts_as_refilled_what_addresses_get_that_lost_theirs_twice) {
-  one_range x;
-  const block_index two_pages = x.take(2 * page, x.means(2 * page));
-  const block_index wall = x.take(page, x.means(page));
-  const block_index alone = x.take(page, x.means(page));
-  const block_index upper_wall = x.take(page, x.means(page));
-  x.give(two_pages);
-  const block_index three_pages = x.take(3 * page, x.means(page));
-  EXPECT_EQ(x.last.remapped_pages, 2U);
-  EXPECT_EQ(x.tested.refilled_bytes(), 0U) << "the addresses above had lost nothing";
-  x.give(alone);
-  const block_index again = x.take(2 * page, x.means(page));
-  EXPECT_EQ(x.blocks.at(again).begin, x.base);
-  EXPECT_EQ(x.last.remapped_pages, 1U);
-  EXPECT_EQ(x.last.new_bytes, page);
-  EXPECT_EQ(x.tested.refilled_bytes(), 0U) << "these two lost theirs once";
-  x.give(again);
-  const block_index above = x.take(3 * page, x.means(page));
-  EXPECT_EQ(x.last.remapped_pages, 2U);
-  x.give(three_pages);
-  const block_index at_last = x.take(2 * page, x.means(0));
-  EXPECT_EQ(x.blocks.at(at_last).begin, x.base);
-  EXPECT_EQ(x.last.remapped_pages, 2U);
-  EXPECT_EQ(x.tested.refilled_bytes(), 2 * page);
-  for (const block_index each : {wall, upper_wall, above, at_last}) x.give(each);
-}
-
 TEST(paged_backing, says_what_has_to_come_before_more_is_made_than_wanted) {
   one_range x;
   remap_batch step;
@@ -179,7 +152,7 @@ TEST(paged_backing, gives_back_from_the_upper_end_of_the_longest_stretch_and_kee
   const block_index whole = x.take(8 * page, x.means(8 * page));
   const block_index wall = x.take(page, x.means(page));
   x.give(whole);
-  std::vector<mapped_run> going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page}, false);
+  std::vector<mapped_run> going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page});
   ASSERT_EQ(going.size(), 2U);
   EXPECT_EQ(going.front().begin, x.base + 4 * page);
   EXPECT_EQ(x.tested.in_transit_bytes(), 2 * page);
@@ -190,13 +163,13 @@ TEST(paged_backing, gives_back_from_the_upper_end_of_the_longest_stretch_and_kee
   x.tested.finish(going, kept);
   EXPECT_EQ(x.tested.in_transit_bytes(), 0U) << "what the driver did not unmap is idle again";
   EXPECT_TRUE(x.tested.check().ok());
-  going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page}, false);
+  going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page});
   ASSERT_EQ(going.size(), 2U);
   EXPECT_EQ(going.front().begin, x.base + 4 * page);
   x.tested.finish(going, return_runs(x.device, going));
   EXPECT_EQ(x.tested.in_transit_bytes(), 0U);
   EXPECT_EQ(x.device.used_bytes(), used - 2 * page);
-  EXPECT_TRUE(x.tested.take_longest_idle(page, {x.base, x.base + 16 * page}, false).empty());
+  EXPECT_TRUE(x.tested.take_longest_idle(page, {x.base, x.base + 16 * page}).empty());
   x.give(wall);
 }
 

@@ -40,42 +40,6 @@ TEST(page_map, what_goes_is_not_there_any_more) {
   EXPECT_GT(m.metadata_bytes(), 0U);
 }
 
-TEST(page_map, counts_pages_that_addresses_lost_and_get_again_twice) {
-  page_map m;
-  m.insert(run(0, 4));
-  const auto all = [] { return std::set<address>{base, base + page, base + 2 * page, base + 3 * page}; };
-  m.vacate(all());
-  m.erase(base, 4 * page);
-  EXPECT_EQ(m.insert(run(8, 2)), 0U) << "new addresses";
-  EXPECT_EQ(m.insert(run(1, 2)), 0U) << "for the first time";
-  m.erase(base + page, 2 * page);
-  EXPECT_EQ(m.insert(run(0, 4)), 0U) << "the two in between had not lost theirs to others, the two outside had, once";
-  m.vacate(all());
-  m.erase(base, 4 * page);
-  EXPECT_EQ(m.insert(run(0, 2)), 2U);
-  EXPECT_EQ(m.insert(run(2, 2)), 2U);
-  m.vacate(all());
-  EXPECT_GT(m.metadata_bytes(), page_map{}.metadata_bytes());
-}
-
-TEST(page_map, a_run_that_did_not_leave_its_addresses_lost_no_page) {
-  page_map m;
-  m.insert(run(0, 2));
-  const auto leaves = [&m] {
-    m.vacate({base, base + page});
-    EXPECT_FALSE(m.valid()) << "until it is erased";
-    m.erase(base, 2 * page);
-    EXPECT_TRUE(m.valid());
-  };
-  for (int k = 0; k < 3; ++k) {
-    leaves();
-    m.put_back(run(0, 2));
-    EXPECT_TRUE(m.valid());
-  }
-  leaves();
-  EXPECT_EQ(m.insert(run(0, 2)), 0U) << "for the first time";
-}
-
 TEST(page_map, room_is_used_and_what_is_left_of_it_goes) {
   page_map m;
   m.make_room(2);

@@ -71,52 +71,46 @@ TEST(Expandable, ByDefaultMakesAStepAheadWhileTheDemandRises) {
   const page_request rising = p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 20 * mib, 20 * mib);
   // sqrt(2 * 42.9 us * 10240 MiB / 1536 us per MiB) = 23.9 MiB, on an H100
   EXPECT_EQ(rising.make_bytes, 22 * mib);
-  EXPECT_EQ(rising.run_bytes, UINT64_MAX) << "all of it at once";
+  EXPECT_EQ(rising.run_bytes, 16 * 22 * mib) << "all of it at once";
   EXPECT_EQ(p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 300 * mib, 300 * mib).make_bytes, 300 * mib)
       << "nothing ahead of a large request";
   EXPECT_EQ(p->page_in(holding(gib, 9 * gib, 10 * gib), 20 * mib, 20 * mib).make_bytes, 20 * mib)
       << "after `trim`: as much was live before";
 }
 
-TEST(Expandable, ByDefaultMovesPagesBeyondHalfAStepAndTheRefilledBytes) {
+TEST(Expandable, ByDefaultMovesPagesBeyondHalfAStep) {
   const auto p = with_slack("");
-  pool_view v = holding(10 * gib + 11 * mib, 9 * gib, 10 * gib);
-  const page_request moves = p->page_in(v, 20 * mib, 20 * mib);
+  const page_request moves = p->page_in(holding(10 * gib + 11 * mib, 9 * gib, 10 * gib), 20 * mib, 20 * mib);
   EXPECT_EQ(moves.make_bytes, 0U);
   EXPECT_EQ(moves.run_bytes, 4 * mib) << "what cannot move is made in short runs, which can";
   EXPECT_EQ(moves.over_bytes, 0U) << "idle runs go back first";
-  v.moved_bytes = 20 * mib;
-  EXPECT_EQ(p->page_in(v, 20 * mib, 20 * mib).make_bytes, 0U) << "they may lie where they are needed for good";
-  v.refilled_bytes = 20 * mib;
-  EXPECT_EQ(p->page_in(v, 20 * mib, 20 * mib).make_bytes, 20 * mib)
-      << "addresses needed as much back twice: now it is bought";
-  v.reserved_bytes += 20 * mib;
-  EXPECT_EQ(p->page_in(v, 20 * mib, 20 * mib).make_bytes, 0U);
 }
 
-TEST(Expandable, MovesPendingPagesOnlyWithAConfiguredSlack) {
-  const pool_view v = holding(10 * gib, 9 * gib, 10 * gib);
-  EXPECT_FALSE(with_slack("")->page_in(v, 300 * mib, 300 * mib).moves_pending);
-  EXPECT_TRUE(with_slack("1%")->page_in(v, 300 * mib, 300 * mib).moves_pending);
+TEST(Expandable, ByDefaultStopsMovingOnceTheProgramRepeats) {
+  pool_view v = holding(10 * gib + 11 * mib, 9 * gib, 10 * gib);
+  const auto made = [&](const std::string& slack) {
+    return with_slack(slack)->page_in(v, 20 * mib, 20 * mib).make_bytes;
+  };
+  EXPECT_EQ(made(""), 0U);
+  v.repeats = true;
+  EXPECT_EQ(made(""), 20 * mib);
+  EXPECT_EQ(made("0"), 0U) << "a configured slack holds";
 }
 
-/// A step that lacks 300 MiB, because its gaps lie elsewhere.
-TEST(Expandable, AStepThatRepeatsMovesItsPagesTwice) {
-  const auto p = with_slack("");
-  pool_view v = holding(10 * gib, 9 * gib, 10 * gib);
-  std::uint64_t lacks = 300 * mib;
-  std::uint64_t moved_before = 0;
-  int moving_steps = 0;
-  for (int step = 0; step < 5 && lacks != 0; ++step) {
-    const std::uint64_t made = std::min(p->page_in(v, lacks, lacks).make_bytes, lacks);
-    v.reserved_bytes += made;
-    v.refilled_bytes += std::min(lacks - made, moved_before);
-    moved_before = lacks - made;
-    moving_steps += made < lacks ? 1 : 0;
-    lacks -= made;
-  }
-  EXPECT_EQ(lacks, 0U);
-  EXPECT_EQ(moving_steps, 2);
+TEST(Expandable, ByDefaultStopsMovingOnceMovesHaveCostWhatThePoolIsWorth) {
+  // On an H100 a page moves for 42.9 us, and 10 GiB are worth 10240 * 1536 us: 366,635 pages.
+  pool_view v = holding(10 * gib, 9 * gib, 10 * gib - 100 * mib);
+  const auto made = [&](const char* name) {
+    return (*make_policy(name, {.total_bytes = 80 * gib, .compute_major = 9, .page_bytes = page}))
+        ->page_in(v, 20 * mib, 20 * mib)
+        .make_bytes;
+  };
+  v.moved_bytes = 366'634 * page;
+  EXPECT_EQ(made("expandable"), 0U);
+  EXPECT_EQ(made("expandable:exchange_rate=3072"), 0U);
+  v.moved_bytes = 366'636 * page;
+  EXPECT_EQ(made("expandable"), 20 * mib);
+  EXPECT_EQ(made("expandable:exchange_rate=3072"), 0U) << "bytes are worth twice as much";
 }
 
 TEST(Expandable, MakesNothingAheadWhileOnePageIsEnough) {

@@ -152,6 +152,7 @@ TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
         "2",          // the slack is half a step
         "4",          // runs of a quarter of a step where the slack does not cover a request
         "16",         // made singly, in GiB
+        "16",         // the longest run, in steps
         "2", "2"}}};  // no overflow; the first half of the limit is made in runs
   for (const auto& [file, expected] : documented) EXPECT_EQ(numbers_in(file), expected) << file;
 }

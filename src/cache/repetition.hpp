@@ -1,0 +1,45 @@
+// Finds out whether a program repeats requests that it has made before.
+//
+// A request is new if no earlier one had its size while as many bytes were live, in units of 2 MiB. Training repeats
+// the requests of its first step; a server whose batches vary goes on making new ones. Only requests that no thread's
+// cache serves are counted, and none so small that caches keep many of its kind, because those would stop when caches
+// fill.
+//
+// Requests are remembered by a hash of fixed size. When half of the table is used, it forgets every second hash, by one
+// more bit, and from then on counts only requests whose hashes it would keep (adaptive sampling: Flajolet, "On adaptive
+// sampling", Computing 43, 1990). So the counts are those of a sample, and only their ratio has a meaning. The pool's
+// lock guards it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "bits.hpp"
+
+namespace gpumem {
+
+class repetition {
+ public:
+  /// Counts a request of `bytes` that comes while `live_bytes` are live.
+  void count(std::uint64_t bytes, std::uint64_t live_bytes) noexcept;
+
+  /// True from the end of the third pass through the requests of a step, until a new one comes: then three times as
+  /// many requests were made as up to the latest new one.
+  [[nodiscard]] bool repeats() const noexcept { return requests_ > repeated_after * latest_new_; }
+
+ private:
+  static constexpr std::uint64_t repeated_after = 3;
+  static constexpr std::size_t places = 2048;
+  static constexpr std::uint64_t live_unit_bytes = 2 * mib;
+
+  [[nodiscard]] std::uint64_t& place_of(std::uint64_t hash) noexcept;
+  void forget_half() noexcept;
+
+  std::array<std::uint64_t, places> seen_{};  ///< hashes, 0: none; open addressing
+  std::size_t used_ = 0;
+  std::uint64_t skipped_bits_ = 0;  ///< only hashes in which these bits are 0 are counted
+  std::uint64_t requests_ = 0;
+  std::uint64_t latest_new_ = 0;  ///< the number of the latest request that was new, counted from 1
+};
+
+}  // namespace gpumem
