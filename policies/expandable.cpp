@@ -4,11 +4,10 @@
 /// slack is half a step (growth_rule.hpp), which is what steps waste on average. Beyond it, the pool moves free pages:
 /// it unmaps them and maps them where they are needed.
 ///
-/// Without a configured slack, pages stop moving once the program repeats its step for the fourth time. The addresses
-/// then get the pages that they lack, and keep them, so the steps that follow soon neither move pages nor make any.
-/// Pages also stop moving once their moves have cost as much device time as the pool's memory is worth. Then the pool
-/// has spent at most twice the cost of the better fixed choice, to move pages always or never (ski rental, Karlin et
-/// al. 1988). At a limit they move all the same.
+/// Without a configured slack, pages stop moving once the program repeats its requests (`pool_view::repeats`), so from
+/// the fourth pass through a step on. The addresses then get the pages that they lack, and keep them: soon a step
+/// neither moves pages nor makes any. Pages also stop moving once their moves have cost as much device time as the
+/// pool's memory is worth at the exchange rate (ski rental, Karlin et al. 1988). At a limit they move all the same.
 ///
 /// New pages come in runs, which cost little and move only as a whole. For a request that the slack covers, one run
 /// fills a gap, up to `longest_run_steps`. For others a run is a quarter of a step, and may move where a longer one
@@ -83,7 +82,8 @@ class expandable final : public policy {
 
   /// Whether pages stop moving by default.
   [[nodiscard]] bool has_settled(const pool_view& view) const {
-    return view.repeats || rule_.moves_cost(view.moved_bytes, view.reserved_bytes, page_);
+    return view.repeats ||
+           rule_.moves_cost(view.moved_bytes, std::max(view.reserved_bytes, view.peak_live_bytes), page_);
   }
   [[nodiscard]] std::uint64_t room_bytes(const pool_view& view, std::uint64_t most) const {
     return most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;

@@ -1,9 +1,11 @@
 // Finds out whether a program repeats requests that it has made before.
 //
-// A request is new if no earlier one had its size while as many bytes were live, in units of 2 MiB. Training repeats
-// the requests of its first step; a server whose batches vary goes on making new ones. Only requests that no thread's
-// cache serves are counted, and none so small that caches keep many of its kind, because those would stop when caches
-// fill.
+// A program repeats once it has made three times as many requests as up to its latest new one: from the end of the
+// third pass through a step on. A request is new if no earlier one had its size while as many bytes were live, in units
+// of 2 MiB. Training repeats the requests of its first step; a server whose batches vary goes on making new ones. One
+// new request, as where live bytes drift, costs about two more passes, however long the program has run. Only requests
+// that no thread's cache serves are counted, and none so small that caches keep many of its kind, because those would
+// stop when caches fill.
 //
 // Requests are remembered by a hash of fixed size. When half of the table is used, it forgets every second hash, by one
 // more bit, and from then on counts only requests whose hashes it would keep (adaptive sampling: Flajolet, "On adaptive
@@ -23,8 +25,7 @@ class repetition {
   /// Counts a request of `bytes` that comes while `live_bytes` are live.
   void count(std::uint64_t bytes, std::uint64_t live_bytes) noexcept;
 
-  /// True from the end of the third pass through the requests of a step, until a new one comes: then three times as
-  /// many requests were made as up to the latest new one.
+  /// Whether three times as many requests were made as up to the latest new one.
   [[nodiscard]] bool repeats() const noexcept { return requests_ > repeated_after * latest_new_; }
 
  private:

@@ -96,6 +96,9 @@ class page_manager {
   /// Call after the addresses of `count` of these from index `first` on were unmapped.
   void finish_vacating(std::size_t first, std::size_t count) noexcept;
 
+  /// The bytes of pages that went back to the device to make room for others.
+  [[nodiscard]] std::uint64_t replaced_bytes() const noexcept { return replaced_bytes_; }
+  void count_replaced(std::uint64_t bytes) noexcept { replaced_bytes_ += bytes; }
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
     return map_.metadata_bytes() + vacating_.capacity() * sizeof(vacating_run);
@@ -122,6 +125,7 @@ class page_manager {
   std::vector<mapped_run> stranded_;
   std::vector<vacating_run> vacating_;
   std::uint64_t in_transit_bytes_ = 0;
+  std::uint64_t replaced_bytes_ = 0;
 };
 
 }  // namespace gpumem

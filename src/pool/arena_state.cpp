@@ -47,7 +47,7 @@ pool_view arena_state::view() const {
           .live_bytes = caches.live_bytes(),
           .peak_live_bytes = caches.peak_live_bytes(),
           .granularity_bytes = own_device.info().granularity_bytes,
-          .moved_bytes = counts.remapped_pages * own_device.info().page_bytes,
+          .moved_bytes = counts.remapped_pages * own_device.info().page_bytes + pages.replaced_bytes(),
           .repeats = caches.program_repeats()};
 }
 

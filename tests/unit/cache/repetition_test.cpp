@@ -18,7 +18,7 @@ struct asked {
 std::vector<asked> drawn(std::size_t count, unsigned seed) {
   std::mt19937_64 random{seed};
   std::vector<asked> out(count);
-  for (asked& each : out) each = {512 * (random() % 100'000), 2 * mib * (random() % 10'000)};
+  for (asked& each : out) each = {512 * (random() % 100'000), 512 * (random() % 40'000'000)};
   return out;
 }
 
@@ -62,13 +62,27 @@ TEST(repetition, a_program_that_changes_never_repeats) {
 }
 
 TEST(repetition, a_new_phase_ends_it_and_is_learned_anew) {
+  for (const std::size_t length : {500U, 5'000U}) {
+    repetition program;
+    make(program, drawn(length, 7), 200);
+    EXPECT_TRUE(program.repeats());
+    make(program, drawn(length, 11));
+    EXPECT_FALSE(program.repeats());
+    make(program, drawn(length, 11), 5);
+    EXPECT_TRUE(program.repeats()) << "as the third pass through both";
+  }
+}
+
+TEST(repetition, one_new_request_now_and_then_costs_two_passes) {
   repetition program;
-  make(program, drawn(5'000, 7), 20);
-  EXPECT_TRUE(program.repeats());
-  make(program, drawn(1'000, 11));
-  EXPECT_FALSE(program.repeats());
-  make(program, drawn(1'000, 11), 250);
-  EXPECT_TRUE(program.repeats());
+  const std::vector<asked> step = drawn(500, 13);
+  int repeats = 0;
+  for (unsigned pass = 0; pass < 1000; ++pass) {
+    make(program, step);
+    if (pass % 50 == 49) program.count(512, pass * 64 * mib);
+    repeats += program.repeats() ? 1 : 0;
+  }
+  EXPECT_GT(repeats, 900);
 }
 
 }  // namespace
