@@ -18,7 +18,7 @@ void repetition::count(std::uint64_t bytes, std::uint64_t live_bytes) noexcept {
   const std::uint64_t hash = std::max<std::uint64_t>(mixed(bytes + mixed(live_bytes / live_unit_bytes)), 1);
   if ((hash & skipped_bits_) != 0) return;
   std::uint64_t& place = place_of(hash);
-  if (place != hash && repeats()) requests_ = used_;  // the known requests are the step, not the passes through it
+  if (place != hash && repeats()) requests_ = std::min(requests_, kept_passes * used_);
   ++requests_;
   if (place == hash) return;
   place = hash;

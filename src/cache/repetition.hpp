@@ -3,9 +3,9 @@
 // A program repeats once it has made three times as many requests as up to its latest new one: from the end of the
 // third pass through a step on. A request is new if no earlier one had its size while as many bytes were live, in units
 // of 2 MiB. Training repeats the requests of its first step; a server whose batches vary goes on making new ones. One
-// new request, as where live bytes drift, costs about two more passes, however long the program has run. Only requests
-// that no thread's cache serves are counted, and none so small that caches keep many of its kind, because those would
-// stop when caches fill.
+// new request, as where live bytes drift, costs about eight more passes, however long the program has run. Only
+// requests that no thread's cache serves are counted, and none so small that caches keep many of its kind, because
+// those would stop when caches fill.
 //
 // Requests are remembered by a hash of fixed size. When half of the table is used, it forgets every second hash, by one
 // more bit, and from then on counts only requests whose hashes it would keep (adaptive sampling: Flajolet, "On adaptive
@@ -30,6 +30,7 @@ class repetition {
 
  private:
   static constexpr std::uint64_t repeated_after = 3;
+  static constexpr std::uint64_t kept_passes = 4;
   static constexpr std::size_t places = 2048;
   static constexpr std::uint64_t live_unit_bytes = 2 * mib;
 

@@ -13,9 +13,6 @@ namespace {
 /// Bounds how often a request is planned again because the device or the limit gave less than expected.
 constexpr unsigned most_rounds = 12;
 
-/// Bounds the records of runs whose old addresses are still mapped: each plan reads them.
-constexpr std::size_t most_vacating = 1024;
-
 /// After a refusal, runs are so much shorter: from 1 GiB to a page in three rounds.
 constexpr std::uint64_t shorter_runs = 16;
 
@@ -68,8 +65,7 @@ page_manager::verdict pager::plan(const pending_request& request, const page_pla
   may.unmap = may.unmap && state_.streams.captures().local() == 0;
   step->may_unmap = may.unmap;
   const stream_slot& slot = state_.streams[request.owner];
-  if (!may.poll && state_.pages.vacating().size() < most_vacating && slot.serves_others() && !slot.dirty &&
-      !slot.fences.empty()) {
+  if (!may.poll && slot.serves_others() && !slot.dirty && !slot.fences.empty()) {
     const tracked_fence& latest = state_.streams.fences()[slot.fences.back().fence];
     if (!latest.record_failed && latest.status != tracked_fence::state::failed) {  // it covers all that is free there
       step->owner = request.owner;
