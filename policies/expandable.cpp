@@ -122,7 +122,8 @@ built_in_policy expandable_policy() {
              .help = "how far reserved memory may exceed live memory before pages move instead of being made",
              .check = [](std::string_view value,
                          std::string_view what) { return parse_share_or_bytes(value, what).why(); }},
-            exchange_rate_parameter(", and with them less slack", default_exchange_rate)},
+            exchange_rate_parameter(", with them less slack, and more moves; `0` moves no page below the limit",
+                                    default_exchange_rate)},
        .variants = {"slack=5%", "slack=1%", "slack=25%"},
        .takes =
            "page by page behind reserved addresses; beyond the slack it moves free pages instead of making new ones",

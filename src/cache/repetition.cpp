@@ -2,20 +2,11 @@
 
 #include <algorithm>
 
+#include "mixed_bits.hpp"
+
 namespace gpumem {
-namespace {
-
-/// Mixes all bits of a number (the finalizer of SplitMix64: Steele, Lea and Flood 2014).
-constexpr std::uint64_t mixed(std::uint64_t number) noexcept {
-  number = (number ^ number >> 30) * 0xbf58'476d'1ce4'e5b9U;
-  number = (number ^ number >> 27) * 0x94d0'49bb'1331'11ebU;
-  return number ^ number >> 31;
-}
-
-}  // namespace
-
 void repetition::count(std::uint64_t bytes, std::uint64_t live_bytes) noexcept {
-  const std::uint64_t hash = std::max<std::uint64_t>(mixed(bytes + mixed(live_bytes / live_unit_bytes)), 1);
+  const std::uint64_t hash = std::max<std::uint64_t>(mixed_bits(bytes + mixed_bits(live_bytes / live_unit_bytes)), 1);
   if ((hash & skipped_bits_) != 0) return;
   std::uint64_t& place = place_of(hash);
   if (place != hash && repeats()) requests_ = std::min(requests_, kept_passes * used_);

@@ -128,6 +128,9 @@ TEST(Expandable, TheExchangeRateIsAParameter) {
   ASSERT_TRUE(cheap) << cheap.why().message();
   const pool_view v = holding(30 * gib, 30 * gib, 30 * gib);
   EXPECT_GT((*cheap)->page_in(v, page, page).make_bytes, with_slack("")->page_in(v, page, page).make_bytes);
+  const auto free = make_policy("expandable:exchange_rate=0", {.total_bytes = 80 * gib, .page_bytes = page});
+  EXPECT_EQ((*free)->page_in(holding(40 * gib, 9 * gib, 10 * gib), 300 * mib, 300 * mib).make_bytes, 300 * mib)
+      << "memory is worth no move";
   EXPECT_EQ(find_policy("expandable:exchange_rate=-1").code(), errc::bad_setting);
 }
 

@@ -21,12 +21,14 @@ struct page_by_page final : policy {
   std::uint64_t over;
   bool moves = true;
   std::uint64_t least_range = 0;
+  std::vector<pool_view>* seen = nullptr;  ///< receives what `page_in` is told
   page_by_page(std::uint64_t most_bytes, std::uint64_t range_bytes, std::uint64_t run_bytes, std::uint64_t over_bytes)
       : most{most_bytes}, range{range_bytes}, run{run_bytes}, over{over_bytes} {}
   [[nodiscard]] page_rules pages(const pool_view&) const override {
     return {.range_bytes = range, .least_range_bytes = least_range};
   }
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t, std::uint64_t missing) const override {
+    if (seen != nullptr) seen->push_back(view);
     return {.make_bytes = std::min(missing, most > view.reserved_bytes ? most - view.reserved_bytes : 0),
             .run_bytes = run,
             .over_bytes = over,
@@ -390,6 +392,8 @@ TEST(paging, what_may_not_move_goes_back_to_make_room) {
   sim_device device;
   auto policy = std::make_unique<page_by_page>(UINT64_MAX, 1 * gib, page, UINT64_MAX);
   policy->moves = false;
+  std::vector<pool_view> seen;
+  policy->seen = &seen;
   cacheless_pool tested{device, paged_pool::config(8 * page), std::move(policy)};
   const auto take = [&](std::uint64_t bytes) {
     request r;
@@ -404,7 +408,30 @@ TEST(paging, what_may_not_move_goes_back_to_make_room) {
   EXPECT_EQ(tested.stats().remapped_pages, 0U);
   EXPECT_EQ(tested.stats().returned_pages, 3U) << "one of the four lies where the request goes";
   EXPECT_EQ(tested.stats().reserved_bytes, 8 * page);
+  EXPECT_EQ(seen.back().moved_bytes, 3 * page) << "a policy pays for them as for pages that move";
   EXPECT_TRUE(tested.check().ok());
+}
+
+TEST(paging, a_policy_hears_that_the_program_repeats) {
+  sim_device device;
+  auto policy = std::make_unique<page_by_page>(UINT64_MAX, 1 * gib, page, UINT64_MAX);
+  std::vector<pool_view> seen;
+  policy->seen = &seen;
+  cacheless_pool tested{device, paged_pool::config(8 * page), std::move(policy)};
+  std::vector<bool> repeats;
+  const auto step = [&](std::uint64_t bytes) {
+    request r;
+    r.bytes = bytes;
+    address at = 0;
+    ASSERT_TRUE(tested.allocate(r, bytes, &at, nullptr).ok());
+    ASSERT_TRUE(tested.release_block(at, {}).ok());
+    tested.trim(UINT64_MAX);
+    repeats.push_back(seen.back().repeats);
+  };
+  for (int k = 0; k < 5; ++k) step(page);
+  step(2 * page);
+  EXPECT_EQ(repeats, (std::vector<bool>{false, false, false, true, true, false}));
+  EXPECT_EQ(seen.back().moved_bytes, 0U) << "what `trim` returns makes room for nothing";
 }
 
 TEST(paging, another_range_is_reserved_where_the_addresses_run_out) {

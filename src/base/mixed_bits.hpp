@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace gpumem::plan {
+namespace gpumem {
 
 /// The finalizer of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
 [[nodiscard]] constexpr std::uint64_t mixed_bits(std::uint64_t value) noexcept {
@@ -12,4 +12,4 @@ namespace gpumem::plan {
   return value ^ (value >> 31U);
 }
 
-}  // namespace gpumem::plan
+}  // namespace gpumem
