@@ -1,6 +1,7 @@
 /// growth: starts small and grows on demand up to the limit, as TensorFlow's allow_growth does.
 ///
-/// The pool gives idle segments back before it grows, or merges them later, if that pays (growth_rule.hpp).
+/// The pool gives idle segments back before it grows, or merges them later, if that pays (growth_rule.hpp). Once the
+/// program repeats its step, none goes back before growth: the step would take it again in each repetition.
 /// hard_cap and multi_pool are growth with a required setting. Pools enforce limits under every policy.
 #include <fmt/format.h>
 
@@ -27,7 +28,7 @@ class growth : public policy {
   [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return true; }
   [[nodiscard]] bool returns_before_growth(const pool_view& view, std::uint64_t segment_bytes,
                                            std::uint64_t grow_bytes) const override {
-    return rule_.returns(segment_bytes, grow_bytes, view.reserved_bytes);
+    return !view.repeats && rule_.returns(segment_bytes, grow_bytes, view.reserved_bytes);
   }
   [[nodiscard]] bool merges_idle(const pool_view& view, std::uint64_t idle, std::uint64_t segments) const override {
     const std::uint64_t peak = view.peak_live_bytes;

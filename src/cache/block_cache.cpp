@@ -61,9 +61,7 @@ address block_cache::refill(const std::optional<cached_stream>& stream, std::uin
   }
   return_pair(thread);
   retention_.served_below(bytes, peak_live_bytes_);
-  if (bin_index::is_limited(bytes / block_granularity) && source_.usage_of(0).paged) {
-    repetition_.count(bytes, live_bytes());
-  }
+  if (bin_index::is_limited(bytes / block_granularity)) repetition_.count(bytes, live_bytes());
   return 0;
 }
 

@@ -88,7 +88,7 @@ class block_cache {
   /// The bytes that the program holds, as of each thread's last time under the lock.
   [[nodiscard]] std::uint64_t live_bytes() const noexcept;
   [[nodiscard]] std::uint64_t peak_live_bytes() const noexcept { return peak_live_bytes_; }
-  /// Whether the program repeats its requests (repetition.hpp). False in pools that map no pages.
+  /// Whether the program repeats its requests (repetition.hpp).
   [[nodiscard]] bool program_repeats() const noexcept { return repetition_.repeats(); }
 
   /// Stops every other thread's cache while the object lives.

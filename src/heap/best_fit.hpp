@@ -29,11 +29,11 @@ struct best_fit {
   std::uint64_t lowest_fit_bytes = UINT64_MAX;
   std::uint64_t upper_end_bytes = 0;
   std::uint64_t upper_end_pool_bytes = 0;
-  /// In a paged pool with several streams, once it grew although a free block of another stream, where work was
-  /// pending, would have held the request: from then on streams take their own free memory before idle memory. Else a
-  /// stream whose blocks have one large neighbour takes over all idle memory bit by bit: free blocks that merge are as
-  /// pending as the latest of them, so other streams never find that memory done, and the pool grows at each
-  /// repetition.
+  /// In a pool with several streams, once it grew although a free block of another stream, where work was pending,
+  /// would have held the request (in a pool of segments, once the program also repeats its step): from then on streams
+  /// take their own free memory before idle memory. Else a stream whose blocks have one large neighbour takes over all
+  /// idle memory bit by bit: free blocks that merge are as pending as the latest of them, so other streams never find
+  /// that memory done, and the pool grows at each repetition.
   bool idle_last = false;
 
   /// Carves a live block from free memory; `no_block` if nothing fits.

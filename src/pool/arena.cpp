@@ -8,6 +8,14 @@
 #include "log.hpp"
 
 namespace gpumem {
+namespace {
+
+/// Requests of this size and more free the blocks that other streams have finished with, even where other free memory
+/// would serve. What is free then depends on the device's work, not on which requests found nothing. Otherwise each
+/// repetition of a step would place its blocks elsewhere, and sooner or later one of the placements needs more memory.
+constexpr std::uint64_t least_polling_bytes = mib;
+
+}  // namespace
 
 arena::arena(device& device, pool_config config, std::unique_ptr<policy> policy)
     : state{device, std::move(config), *this, std::move(policy)},
@@ -91,7 +99,10 @@ result<block_index> arena::allocate(arena_lock& lock, pending_request& request) 
     }
   } else {
     if (planning.follows()) i = planning.place(lock, request);
-    if (i == no_block && growing.opened()) i = state.search(request);
+    if (i == no_block && growing.opened()) {
+      if (request.bytes >= least_polling_bytes) fences.poll_oldest_uses(lock);
+      i = state.search(request);
+    }
     if (i == no_block) i = planning.follows() ? planning.climb(lock, request) : ladder.climb(lock, request);
     if (i == no_block) return no_block;
   }

@@ -21,6 +21,14 @@ bool fence_calls::poll(arena_lock& lock) {
   return freed;
 }
 
+void fence_calls::poll_oldest_uses(arena_lock& lock) {
+  if (state_.uses.waiting().empty()) return;
+  const std::uint64_t fenced_bytes = state_.blocks.totals().fenced_bytes;
+  state_.uses.poll_oldest();
+  if (state_.blocks.totals().fenced_bytes != fenced_bytes) state_.mutex.begin_generation();
+  record(lock);
+}
+
 void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
   state_.streams.fence_named(named, true, 1);
   for (const owner_id owner : state_.blocks.free_blocks().owners()) {

@@ -66,11 +66,11 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
   if (const step_result placed = return_before_growth(lock, request); placed.found()) return placed;
   // Growth releases the lock, so both may be another thread's doing. Only the order of searches depends on them.
   block_index other_block = no_block;
-  const bool another_holds_enough =
-      state_.paged() && !request.capturing && best_other(request, &other_block) != idle_owner;
-  const std::uint64_t pages_before = state_.counts.mapped_pages;
+  const bool another_holds_enough = (state_.paged() || state_.caches.program_repeats()) && !request.capturing &&
+                                    best_other(request, &other_block) != idle_owner;
+  const std::uint64_t taken_before = state_.counts.taken_bytes;
   const step_result grown = growth_.grow(lock, request);
-  if (another_holds_enough && state_.counts.mapped_pages != pages_before) state_.fits.idle_last = true;
+  if (another_holds_enough && state_.counts.taken_bytes != taken_before) state_.fits.idle_last = true;
   if (request.grows_beside_idle && request.grown_bytes != 0) merger_.grew_beside_idle(request.grown_bytes);
   return grown;
 }

@@ -141,6 +141,15 @@ void block_uses::poll() noexcept {
   erase_waiting([this](block_index index) { return try_to_free(index); });
 }
 
+void block_uses::poll_oldest() noexcept {
+  if (waiting_.empty()) return;
+  streams_.begin_round();
+  const auto first = std::ranges::find_if_not(waiting_, [this](block_index index) { return try_to_free(index); });
+  if (first == waiting_.begin()) return;
+  waiting_.erase(waiting_.begin(), first);
+  largest_is_known_ = false;
+}
+
 // Notes every missing wait, so that all are made in one round.
 bool block_uses::is_behind_uses(device_waits& waits, block_index index) noexcept {
   const block& b = heap_.at(index);

@@ -38,7 +38,10 @@ class block_uses {
   void free(block_index index, owner_id owner) noexcept;
   /// Queries the fences of waiting blocks, and frees the blocks whose uses are all done.
   void poll() noexcept;
-  /// The blocks that wait, in no order.
+  /// The same in the order in which the blocks began to wait, up to the first that still waits: costs a query beyond
+  /// those that free a block.
+  void poll_oldest() noexcept;
+  /// The blocks that wait, the longest first.
   [[nodiscard]] const std::vector<block_index>& waiting() const noexcept { return waiting_; }
   /// Bytes of the largest block that waits; 0 if none does. Walks them only after blocks have left.
   [[nodiscard]] std::uint64_t largest_waiting() const noexcept;

@@ -84,6 +84,24 @@ TEST(arena, a_block_that_another_stream_uses_waits_for_that_use) {
   EXPECT_EQ(x.tested.trim(UINT64_MAX).returned_bytes, 2 * mib);
 }
 
+TEST(arena, a_request_of_a_mebibyte_frees_what_other_streams_have_finished_with) {
+  small_arena x;
+  const address a = x.tested.take(2 * mib, x.one);
+  const address other = x.tested.take(4 * mib, x.one);
+  ASSERT_TRUE(x.tested.record_use(a, x.two).ok());
+  x.device.enqueue(x.two, 1'000'000);
+  x.tested.give(a);
+  x.tested.give(other);
+  EXPECT_EQ(x.tested.take(mib, x.one), other);
+  EXPECT_EQ(x.tested.stats().fenced_bytes, 2 * mib) << "the work is not done";
+  x.device.advance_by(2'000'000);
+  EXPECT_NE(x.tested.take(mib - 512, x.one), 0U);
+  EXPECT_EQ(x.tested.stats().fenced_bytes, 2 * mib) << "smaller requests ask for nothing";
+  EXPECT_NE(x.tested.take(mib, x.one), 0U);
+  EXPECT_EQ(x.tested.stats().fenced_bytes, 0U);
+  EXPECT_EQ(x.device.used_bytes(), 6 * mib);
+}
+
 TEST(arena, a_stream_that_ends_leaves_its_memory_to_others) {
   small_arena x;
   const address a = x.tested.take(2 * mib, x.one);

@@ -6,10 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <numeric>
-#include <random>
 #include <vector>
 
 #include "bits.hpp"
@@ -218,113 +216,6 @@ TEST_P(expandable_steps, that_repeat_need_no_driver_call_from_the_fifth_on) {
 
 INSTANTIATE_TEST_SUITE_P(bundled, expandable_steps,
                          testing::Values("gpt2_varlen", "lstm", "moe", "serve", "unet_diffusion"), name_of_trace);
-
-struct stream_op {
-  std::uint32_t slot;
-  std::uint64_t bytes = 0;  ///< 0: frees the block
-  std::uint16_t stream = 0;
-};
-
-/// A program whose second stream uses memory only briefly, as for messages to other ranks, and whose steps lie 100 ms
-/// apart. Everything is free between two steps.
-trace steps_on_two_streams(const std::vector<stream_op>& step, unsigned steps) {
-  trace t;
-  t.name = "two-streams";
-  t.streams = {0, 1};
-  for (const stream_op& op : step) t.slots = std::max(t.slots, op.slot + 1);
-  std::vector<stream_op> last(t.slots);
-  for (unsigned k = 0; k < steps; ++k) {
-    for (const stream_op& op : step) {
-      const bool frees = op.bytes == 0;
-      if (!frees) last[op.slot] = op;
-      t.ops.push_back({.time_ns = std::uint64_t{k} * 100'000'000,
-                       .bytes = last[op.slot].bytes,
-                       .slot = op.slot,
-                       .stream = last[op.slot].stream,
-                       .kind = frees ? op_kind::free : op_kind::allocate});
-    }
-  }
-  return t;
-}
-
-TEST(Expandable, StepsOnTwoStreamsDoNotTakeMoreForEver) {
-  const std::vector<stream_op> small_steps{{0, 6 * mib},
-                                           {1, 9 * mib},
-                                           {2, 4096},
-                                           {0},
-                                           {3, 27 * mib, 1},
-                                           {3},
-                                           {4, 9 * mib},
-                                           {5, mib},
-                                           {6, 9 * mib},
-                                           {7, 12 * mib},
-                                           {7},
-                                           {8, 12 * mib},
-                                           {8},
-                                           {9, 27 * mib + 16384, 1},
-                                           {9},
-                                           {10, 14 * mib, 1},
-                                           {10},
-                                           {6},
-                                           {4},
-                                           {5},
-                                           {1},
-                                           {2}};
-  for (const char* row : {"expandable", "growth:backing=mapped"}) {
-    const trace few = steps_on_two_streams(small_steps, 12);
-    const trace many = steps_on_two_streams(small_steps, 48);
-    EXPECT_EQ(figures_of(many, row).peak_reserved_bytes, figures_of(few, row).peak_reserved_bytes) << row;
-  }
-}
-
-/// A random step: a quarter of the requests come from the second stream, and most of these are freed at once.
-std::vector<stream_op> random_step(unsigned seed) {
-  constexpr std::array<std::array<std::uint64_t, 5>, 3> sizes_mib{
-      {{1, 6, 9, 14, 27}, {4, 17, 28, 64, 100}, {1, 2, 3, 20, 120}}};
-  std::mt19937 random{seed};
-  const auto below = [&random](std::uint64_t bound) { return static_cast<std::uint32_t>(random() % bound); };
-  std::vector<stream_op> step;
-  std::vector<std::uint32_t> live;
-  std::uint32_t slots = 0;
-  for (unsigned k = 8 + below(32); k != 0; --k) {
-    if (!live.empty() && below(100) < 45) {
-      std::swap(live[below(live.size())], live.back());
-      step.push_back({live.back()});
-      live.pop_back();
-      continue;
-    }
-    const bool second = below(4) == 0;
-    const std::uint64_t odd_bytes = std::array<std::uint64_t, 4>{0, 0, 512, 65536}[below(4)];
-    step.push_back({slots, sizes_mib[seed % 3][below(5)] * mib + odd_bytes, static_cast<std::uint16_t>(second)});
-    if (second && below(5) != 0) {
-      step.push_back({slots});
-    } else {
-      live.push_back(slots);
-    }
-    ++slots;
-  }
-  for (const std::uint32_t slot : live) step.push_back({slot});
-  return step;
-}
-
-// A pool that moved pages holds less than one that never moves any, and approaches its memory page by page once pages
-// stop moving.
-TEST(Expandable, RandomStepsOnTwoStreamsDoNotTakeMoreForEver) {
-  for (unsigned seed = 0; seed < 200; ++seed) {
-    const std::vector<stream_op> step = random_step(seed);
-    const trace few = steps_on_two_streams(step, 12);
-    const trace many = steps_on_two_streams(step, 36);
-    std::uint64_t without_moves = 0;
-    for (const char* row : {"growth:backing=mapped", "expandable:slack=100%"}) {
-      without_moves = figures_of(few, row).peak_reserved_bytes;
-      EXPECT_EQ(figures_of(many, row).peak_reserved_bytes, without_moves) << row << ", seed " << seed;
-    }
-    const compare_figures early = figures_of(few, "expandable");
-    const compare_figures late = figures_of(many, "expandable");
-    EXPECT_LE(late.peak_reserved_bytes, std::max(early.peak_reserved_bytes, without_moves)) << "seed " << seed;
-    EXPECT_EQ(late.pages->remapped, early.pages->remapped) << "seed " << seed;
-  }
-}
 
 }  // namespace
 }  // namespace gpumem::bench
