@@ -1,7 +1,6 @@
 /// growth: starts small and grows on demand up to the limit, as TensorFlow's allow_growth does.
 ///
-/// The pool gives idle segments back before it grows, or merges them later, if that pays (growth_rule.hpp). Once the
-/// program repeats its step, none goes back before growth: the step would take it again in each repetition.
+/// The pool gives idle segments back before it grows, or merges them later, if that pays (growth_rule.hpp).
 /// hard_cap and multi_pool are growth with a required setting. Pools enforce limits under every policy.
 #include <fmt/format.h>
 
