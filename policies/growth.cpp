@@ -27,7 +27,7 @@ class growth : public policy {
   [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return true; }
   [[nodiscard]] bool returns_before_growth(const pool_view& view, std::uint64_t segment_bytes,
                                            std::uint64_t grow_bytes) const override {
-    return !view.repeats && rule_.returns(segment_bytes, grow_bytes, view.reserved_bytes);
+    return rule_.returns(segment_bytes, grow_bytes, view.reserved_bytes);
   }
   [[nodiscard]] bool merges_idle(const pool_view& view, std::uint64_t idle, std::uint64_t segments) const override {
     const std::uint64_t peak = view.peak_live_bytes;
@@ -159,8 +159,9 @@ built_in_policy growth_policy() {
        .variants = {"backing=mapped"},
        .takes = "on demand: a large request gets a segment of its own, others share steps of 16 MiB or more, which "
                 "grow with the root of the pool",
-       .gives_back = "idle segments: on `trim`, before a request would fail, and before growth if that pays and the "
-                     "device is idle; if it was not, it makes one segment of them later",
+       .gives_back =
+           "idle segments: on `trim`, before a request would fail, and before growth if that pays, the device "
+           "is idle and no step repeats; where it was not idle, it makes one segment of them later",
        .choose_when = "the GPU is shared and the program's need is not known (default)"},
       [](const policy_setup& setup) -> std::unique_ptr<policy> {
         if (setup.parameters.contains("segments")) return std::make_unique<doubling_growth>();

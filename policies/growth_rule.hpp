@@ -11,9 +11,9 @@
 /// **Giving back** is ski rental (Karlin et al. 1988). To hold an idle segment costs its bytes at the rate, once; to
 /// give it back and take such a segment anew costs two calls, each time. A segment goes back if the calls cost less
 /// than the growth that it saves, and while all such calls together have cost less than the pool's bytes at the rate.
-/// So the pool spends at most twice the cost of the better fixed choice (to give segments back always, or never). Once
-/// the program repeats its step, none goes back: the step would take it again in each repetition. The bound assumes the prices of call_prices.hpp. It also
-/// assumes that bytes cost only where the pool's peak rises.
+/// So the pool spends at most twice the cost of the better fixed choice (to give segments back always, or never) until
+/// the program repeats its step. From then on none goes back: the step would take it again each time. The bound assumes
+/// the prices of call_prices.hpp. It also assumes that bytes cost only where the pool's peak rises.
 ///
 /// **Merging** makes one segment of the idle ones (segment_merger.hpp). It saves at most the bytes that the pool holds
 /// beyond the peak of live memory. It happens while these bytes are worth more than all such calls together have cost.

@@ -138,7 +138,9 @@ class policy {
   [[nodiscard]] virtual bool gives_back(give_back why, const pool_view&) const { return why == give_back::trim; }
 
   /// Whether an idle segment goes back before the pool grows by `grow_bytes`. Called only for a pool of whole segments;
-  /// the segment goes only if the device has no work, because the driver's free waits for it. By default not.
+  /// the segment goes only if the device has no work, because the driver's free waits for it. Not called before growth
+  /// once the program repeats (`pool_view::repeats`), since a step that repeats would take the segment again each time.
+  /// By default not.
   [[nodiscard]] virtual bool returns_before_growth(const pool_view&, std::uint64_t /*segment_bytes*/,
                                                    std::uint64_t /*grow_bytes*/) const {
     return false;

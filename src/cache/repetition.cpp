@@ -5,16 +5,23 @@
 #include "mixed_bits.hpp"
 
 namespace gpumem {
+
 void repetition::count(std::uint64_t bytes, std::uint64_t live_bytes) noexcept {
-  const std::uint64_t hash = std::max<std::uint64_t>(mixed_bits(bytes + mixed_bits(live_bytes / live_unit_bytes)), 1);
-  if ((hash & skipped_bits_) != 0) return;
+  const std::size_t kind = bytes >= large_bytes ? 1 : 0;
+  // The lowest bit names the kind; no hash is 0.
+  const std::uint64_t mixed = mixed_bits(bytes + mixed_bits(live_bytes / live_unit_bytes));
+  const std::uint64_t hash = std::max<std::uint64_t>(mixed / 2 * 2, 2) + kind;
+  if ((hash & skipped_bits_[kind]) != 0) return;
   std::uint64_t& place = place_of(hash);
-  if (place != hash && repeats()) requests_ = std::min(requests_, kept_passes * used_);
-  ++requests_;
+  if (place != hash && repeats()) {
+    for (const std::size_t k : {0U, 1U}) requests_[k] = std::min(requests_[k], kept_passes * used_[k]);
+  }
+  ++requests_[kind];
   if (place == hash) return;
   place = hash;
   latest_new_ = requests_;
-  if (++used_ > places / 2) forget_half();
+  ++used_[kind];
+  if (used_[0] + used_[1] > places / 2) forget_half(used_[0] > places / 8 ? 0 : 1);
 }
 
 // The place of the hash, or the free one where it belongs. The table is never full. The upper bits choose the first
@@ -25,17 +32,17 @@ std::uint64_t& repetition::place_of(std::uint64_t hash) noexcept {
   return seen_[k % places];
 }
 
-void repetition::forget_half() noexcept {
+void repetition::forget_half(std::size_t kind) noexcept {
   const auto all = seen_;
   seen_.fill(0);
-  used_ = 0;
-  skipped_bits_ = 2 * skipped_bits_ + 1;
-  requests_ /= 2;
-  latest_new_ /= 2;
+  used_ = {};
+  skipped_bits_[kind] = 2 * skipped_bits_[kind] + 2;
+  requests_[kind] /= 2;
+  latest_new_[kind] /= 2;
   for (const std::uint64_t hash : all) {
-    if (hash == 0 || (hash & skipped_bits_) != 0) continue;
+    if (hash == 0 || (hash & skipped_bits_[hash % 2]) != 0) continue;
     place_of(hash) = hash;
-    ++used_;
+    ++used_[hash % 2];
   }
 }
 

@@ -9,8 +9,9 @@
 //
 // Requests are remembered by a hash of fixed size. When half of the table is used, it forgets every second hash, by one
 // more bit, and from then on counts only requests whose hashes it would keep (adaptive sampling: Flajolet, "On adaptive
-// sampling", Computing 43, 1990). So the counts are those of a sample, and only their ratio has a meaning. The pool's
-// lock guards it.
+// sampling", Computing 43, 1990). So the counts are those of a sample, and only their ratio has a meaning. Requests of
+// `large_bytes` and more, which decide what a pool holds, are forgotten only once few others are left: where there are
+// few of them, none is missed. The pool's lock guards it.
 #pragma once
 
 #include <array>
@@ -26,22 +27,26 @@ class repetition {
   void count(std::uint64_t bytes, std::uint64_t live_bytes) noexcept;
 
   /// Whether three times as many requests were made as up to the latest new one.
-  [[nodiscard]] bool repeats() const noexcept { return requests_ > repeated_after * latest_new_; }
+  [[nodiscard]] bool repeats() const noexcept {
+    return requests_[0] + requests_[1] > repeated_after * (latest_new_[0] + latest_new_[1]);
+  }
 
  private:
   static constexpr std::uint64_t repeated_after = 3;
   static constexpr std::uint64_t kept_passes = 4;
   static constexpr std::size_t places = 2048;
   static constexpr std::uint64_t live_unit_bytes = 2 * mib;
+  static constexpr std::uint64_t large_bytes = 16 * mib;
+  using by_kind = std::array<std::uint64_t, 2>;  ///< of smaller requests, and of those of `large_bytes` and more
 
   [[nodiscard]] std::uint64_t& place_of(std::uint64_t hash) noexcept;
-  void forget_half() noexcept;
+  void forget_half(std::size_t kind) noexcept;
 
   std::array<std::uint64_t, places> seen_{};  ///< hashes, 0: none; open addressing
-  std::size_t used_ = 0;
-  std::uint64_t skipped_bits_ = 0;  ///< only hashes in which these bits are 0 are counted
-  std::uint64_t requests_ = 0;
-  std::uint64_t latest_new_ = 0;  ///< the number of the latest request that was new, counted from 1
+  by_kind used_{};
+  by_kind skipped_bits_{};  ///< only hashes in which these bits are 0 are counted
+  by_kind requests_{};
+  by_kind latest_new_{};  ///< the requests up to the latest that was new
 };
 
 }  // namespace gpumem

@@ -11,9 +11,12 @@ namespace gpumem {
 namespace {
 
 /// Requests of this size and more free the blocks that other streams have finished with, even where other free memory
-/// would serve. What is free then depends on the device's work, not on which requests found nothing. Otherwise each
-/// repetition of a step would place its blocks elsewhere, and sooner or later one of the placements needs more memory.
+/// would serve. What is free then depends on the device's work, and less on which requests found nothing. Otherwise
+/// each repetition of a step would place its blocks elsewhere, and sooner or later one of the placements needs more
+/// memory.
 constexpr std::uint64_t least_polling_bytes = mib;
+/// Bounds how many blocks whose work is not done one such request asks for.
+constexpr std::size_t most_pending = 64;
 
 }  // namespace
 
@@ -100,7 +103,7 @@ result<block_index> arena::allocate(arena_lock& lock, pending_request& request) 
   } else {
     if (planning.follows()) i = planning.place(lock, request);
     if (i == no_block && growing.opened()) {
-      if (request.bytes >= least_polling_bytes) fences.poll_oldest_uses(lock);
+      if (request.bytes >= least_polling_bytes && !state.uses.waiting().empty()) fences.poll(lock, most_pending);
       i = state.search(request);
     }
     if (i == no_block) i = planning.follows() ? planning.climb(lock, request) : ladder.climb(lock, request);

@@ -6,27 +6,19 @@
 
 namespace gpumem {
 
-bool fence_calls::poll(arena_lock& lock) {
+bool fence_calls::poll(arena_lock& lock, std::size_t most_pending) {
   const heap_totals& totals = state_.blocks.totals();
   const std::uint64_t idle_bytes = totals.idle_bytes;
   const std::uint64_t fenced_bytes = totals.fenced_bytes;
   {
     const device::calls_together row{state_.own_device};
     state_.streams.poll();  // first: a fenced block whose owner's work is done then becomes idle at once
-    state_.uses.poll();
+    state_.uses.poll(most_pending);
   }
   const bool freed = totals.idle_bytes != idle_bytes || totals.fenced_bytes != fenced_bytes;
   if (freed) state_.mutex.begin_generation();
   record(lock);
   return freed;
-}
-
-void fence_calls::poll_oldest_uses(arena_lock& lock) {
-  if (state_.uses.waiting().empty()) return;
-  const std::uint64_t fenced_bytes = state_.blocks.totals().fenced_bytes;
-  state_.uses.poll_oldest();
-  if (state_.blocks.totals().fenced_bytes != fenced_bytes) state_.mutex.begin_generation();
-  record(lock);
 }
 
 void fence_calls::fence_everything(arena_lock& lock, owner_id named) {

@@ -10,10 +10,9 @@ class fence_calls {
   explicit fence_calls(arena_state& state) : state_{state} {}
 
   /// Updates every fence that is done by now; queries none during an announced capture (`stream_order::ask`). Records
-  /// the fences that uses still lack, for which it releases the lock. True if memory became free.
-  bool poll(arena_lock& lock) GPUMEM_UNDER_LOCK;
-  /// Frees blocks that other streams used, in the order of their frees, up to the first whose uses are not done.
-  void poll_oldest_uses(arena_lock& lock) GPUMEM_UNDER_LOCK;
+  /// the fences that uses still lack, for which it releases the lock. True if memory became free. `most_pending` as for
+  /// `block_uses::poll`.
+  bool poll(arena_lock& lock, std::size_t most_pending = SIZE_MAX) GPUMEM_UNDER_LOCK;
   /// Reserves and records a fence behind all frees that have none, however few, and polls, up to `most_queries` times
   /// while one is pending. `named` is the slot of a stream whose handle is valid, or `idle_owner`.
   void fence_everything(arena_lock& lock, owner_id named) GPUMEM_UNDER_LOCK;

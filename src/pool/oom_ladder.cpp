@@ -80,6 +80,8 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
 // because two requests that give back the memory that the other one needs would otherwise never end.
 step_result oom_ladder::return_before_growth(arena_lock& lock, pending_request& request) {
   if (state_.paged() || request.capturing || state_.gate.taken()) return step_result::outcome::nothing;
+  // A step that repeats would take the segments again in each repetition.
+  if (state_.caches.program_repeats()) return step_result::outcome::nothing;
   if (request.asked_whether_idle) return step_result::outcome::nothing;
   // Only a policy that may give something back is asked how it would grow.
   if (!trimmer_.would_return(UINT64_MAX)) return step_result::outcome::nothing;

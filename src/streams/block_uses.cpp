@@ -135,19 +135,17 @@ bool block_uses::try_to_free(block_index index) noexcept {
   return true;
 }
 
-void block_uses::poll() noexcept {
+void block_uses::poll(std::size_t most_pending) noexcept {
   if (waiting_.empty()) return;
   streams_.begin_round();
-  erase_waiting([this](block_index index) { return try_to_free(index); });
-}
-
-void block_uses::poll_oldest() noexcept {
-  if (waiting_.empty()) return;
-  streams_.begin_round();
-  const auto first = std::ranges::find_if_not(waiting_, [this](block_index index) { return try_to_free(index); });
-  if (first == waiting_.begin()) return;
-  waiting_.erase(waiting_.begin(), first);
-  largest_is_known_ = false;
+  std::size_t pending = 0;
+  erase_waiting([&](block_index index) {
+    if (pending == most_pending || !try_to_free(index)) {
+      pending += pending < most_pending ? 1U : 0U;
+      return false;
+    }
+    return true;
+  });
 }
 
 // Notes every missing wait, so that all are made in one round.

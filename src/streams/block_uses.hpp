@@ -36,12 +36,10 @@ class block_uses {
   /// Frees a live block with uses in the order of `owner`, which must own it already (`arena::transfer_ownership`): at
   /// once if no other stream uses it, else when the uses' fences are done. A fence whose query fails leaks the block.
   void free(block_index index, owner_id owner) noexcept;
-  /// Queries the fences of waiting blocks, and frees the blocks whose uses are all done.
-  void poll() noexcept;
-  /// The same in the order in which the blocks began to wait, up to the first that still waits: costs a query beyond
-  /// those that free a block.
-  void poll_oldest() noexcept;
-  /// The blocks that wait, the longest first.
+  /// Queries the fences of waiting blocks, in the order of their frees, and frees the blocks whose uses are all done.
+  /// Ends at the `most_pending`-th block that waits on.
+  void poll(std::size_t most_pending = SIZE_MAX) noexcept;
+  /// The blocks that wait, in the order of their frees.
   [[nodiscard]] const std::vector<block_index>& waiting() const noexcept { return waiting_; }
   /// Bytes of the largest block that waits; 0 if none does. Walks them only after blocks have left.
   [[nodiscard]] std::uint64_t largest_waiting() const noexcept;

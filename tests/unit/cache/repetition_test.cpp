@@ -75,6 +75,20 @@ TEST(repetition, a_new_phase_ends_it_and_is_learned_anew) {
   }
 }
 
+TEST(repetition, no_large_request_is_missed_among_many_small_ones) {
+  repetition program;
+  std::vector<asked> step = drawn(6'000, 17);
+  for (asked& each : step) each.bytes = each.bytes % (16 * mib - 512) + 512;
+  for (std::uint64_t k = 0; k < 8; ++k) step.push_back({100 * mib, k * 100 * mib});
+  make(program, step, 12);
+  for (std::uint64_t k = 0; k < 100; ++k) {
+    EXPECT_TRUE(program.repeats()) << k;
+    program.count((200 + k) * mib, 0);
+    EXPECT_FALSE(program.repeats()) << k;
+    make(program, step, 12);
+  }
+}
+
 TEST(repetition, one_new_request_now_and_then_costs_few_passes) {
   repetition program;
   const std::vector<asked> step = drawn(500, 13);

@@ -91,16 +91,6 @@ TEST(GrowthRule, SegmentsThatReturnInEachStepStayOnceTheirRentHasPaidForTheGrowt
   EXPECT_TRUE(rule.returns(400 * mib, 800 * mib, 4 * gib)) << "a larger pool may spend more";
 }
 
-TEST(Growth, KeepsIdleSegmentsOnceTheProgramRepeats) {
-  const auto growth = make("growth");
-  pool_view view = view_of(80 * gib, gib);
-  EXPECT_TRUE(growth->returns_before_growth(view, 400 * mib, 800 * mib));
-  view.repeats = true;
-  EXPECT_FALSE(growth->returns_before_growth(view, 400 * mib, 800 * mib));
-  EXPECT_TRUE(growth->merges_idle(view, 400 * mib, 2)) << "once, which the next repetitions need not pay again";
-  EXPECT_TRUE(growth->gives_back(give_back::pressure, view));
-}
-
 TEST(Growth, MergesIdleSegmentsIfThatCostsLessThanWhatThePoolHoldsBeyondThePeak) {
   const auto growth = make("growth");
   pool_view view = view_of(80 * gib, gib);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <vector>
 
 #include "arena_state.hpp"
 #include "cacheless_pool.hpp"
@@ -100,6 +101,20 @@ TEST(arena, a_request_of_a_mebibyte_frees_what_other_streams_have_finished_with)
   EXPECT_NE(x.tested.take(mib, x.one), 0U);
   EXPECT_EQ(x.tested.stats().fenced_bytes, 0U);
   EXPECT_EQ(x.device.used_bytes(), 6 * mib);
+}
+
+TEST(arena, a_request_frees_blocks_behind_one_that_still_waits) {
+  small_arena x;
+  const stream_ref slow = x.device.create_stream();
+  x.device.enqueue(slow, 1'000'000'000);
+  const std::vector<address> used{x.tested.take(2 * mib, x.one), x.tested.take(2 * mib, x.one)};
+  ASSERT_TRUE(x.tested.record_use(used[0], slow).ok());
+  ASSERT_TRUE(x.tested.record_use(used[1], x.two).ok());
+  for (const address each : used) x.tested.give(each);
+  EXPECT_EQ(x.tested.stats().fenced_bytes, 4 * mib);
+  x.device.advance_by(2'000'000);
+  EXPECT_NE(x.tested.take(mib, x.one), 0U);
+  EXPECT_EQ(x.tested.stats().fenced_bytes, 2 * mib);
 }
 
 TEST(arena, a_stream_that_ends_leaves_its_memory_to_others) {

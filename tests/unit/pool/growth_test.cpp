@@ -173,6 +173,18 @@ TEST(growth, idle_segments_go_back_first_if_the_policy_says_so) {
   EXPECT_TRUE(x.tested.check().ok()) << x.tested.check().message();
 }
 
+TEST(growth, idle_segments_stay_once_the_program_repeats) {
+  for (const unsigned passes : {2U, 6U}) {
+    returning_pool x;
+    for (unsigned k = 0; k < passes; ++k) x.take_and_give({400 * mib, 300 * mib});
+    EXPECT_EQ(x.tested.trim(mib).returned_bytes, 400 * mib);
+    x.take_and_give({400 * mib});
+    const bool repeats = passes == 6;
+    EXPECT_EQ(x.own_policy->went, repeats ? std::vector<std::uint64_t>{} : std::vector<std::uint64_t>{300 * mib});
+    EXPECT_EQ(x.device.used_bytes(), repeats ? 700 * mib : 400 * mib);
+  }
+}
+
 TEST(growth, idle_segments_stay_while_the_device_has_work) {
   returning_pool x;
   const address block = x.tested.take(400 * mib);
@@ -255,6 +267,20 @@ TEST(growth, idle_segments_become_one_once_the_device_is_idle) {
   ASSERT_NE(x.tested.take(400 * mib), 0U);
   EXPECT_EQ(x.device.used_bytes(), 800 * mib) << "served by the new segment";
   EXPECT_TRUE(x.tested.check().ok()) << x.tested.check().message();
+}
+
+TEST(growth, idle_segments_become_one_even_if_the_program_repeats_by_then) {
+  returning_pool x;
+  x.own_policy->merges = true;
+  for (unsigned k = 0; k < 6; ++k) {
+    x.take_and_give({400 * mib, 400 * mib});
+    x.device.enqueue({}, 1'000'000'000);
+    x.take_and_give({800 * mib});
+  }
+  EXPECT_EQ(x.device.used_bytes(), 1600 * mib);
+  x.device.advance_by(10'000'000'000);
+  x.take_and_give({400 * mib, 400 * mib});
+  EXPECT_EQ(x.device.used_bytes(), 800 * mib);
 }
 
 TEST(growth, segments_of_a_pool_that_held_as_much_before_become_one_of_all_their_bytes) {

@@ -64,27 +64,26 @@ TEST_F(BlockUses, KeepAFreedBlockBackUntilTheirFencesAreDone) {
   EXPECT_EQ(references(mine_) + references(user_), 0U);
 }
 
-TEST_F(BlockUses, AreAskedInTheOrderOfTheirFreesUpToTheFirstThatIsNotDone) {
+TEST_F(BlockUses, AreAskedInTheOrderOfTheirFreesUntilSoManyWaitOn) {
   const stream_ref third = t_.device.create_stream();
-  const block_index later = t_.take(mine_);
-  use(shared_, second_);
-  uses_.free(shared_, mine_);
-  t_.record_fences();
-  t_.device.advance_by(2'000'000);
-  use(later, third);
-  uses_.free(later, mine_);
-  const block_index last = t_.take(mine_);
-  use(last, third);
-  uses_.free(last, mine_);
-  t_.record_fences();
-  const auto queries = [&] { return t_.device.calls()[static_cast<std::size_t>(device_call::query)]; };
-  const std::uint64_t before = queries();
-  uses_.poll_oldest();
-  EXPECT_THAT(uses_.waiting(), ElementsAre(later, last));
-  EXPECT_EQ(queries(), before + 2);
+  std::vector<block_index> used;
+  for (const stream_ref user : {second_, third, second_}) {
+    used.push_back(t_.take(mine_));
+    use(used.back(), user);
+    uses_.free(used.back(), mine_);
+    t_.record_fences();
+    if (user == second_) t_.device.advance_by(2'000'000);
+    t_.device.enqueue(third, 5'000'000);
+  }
+  uses_.poll(0);
+  EXPECT_EQ(uses_.waiting(), used);
+  uses_.poll(1);
+  EXPECT_THAT(uses_.waiting(), ElementsAre(used[1], used[2])) << "the second waits on, and the third is not asked for";
   EXPECT_EQ(uses_.largest_waiting(), 512U);
-  t_.device.advance_by(2'000'000);
-  uses_.poll_oldest();
+  uses_.poll(2);
+  EXPECT_THAT(uses_.waiting(), ElementsAre(used[1]));
+  t_.device.advance_by(20'000'000);
+  uses_.poll(1);
   EXPECT_THAT(uses_.waiting(), IsEmpty());
   EXPECT_EQ(uses_.largest_waiting(), 0U);
 }
