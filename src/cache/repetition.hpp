@@ -9,9 +9,9 @@
 //
 // Requests are remembered by a hash of fixed size. When half of the table is used, it forgets every second hash, by one
 // more bit, and from then on counts only requests whose hashes it would keep (adaptive sampling: Flajolet, "On adaptive
-// sampling", Computing 43, 1990). So the counts are those of a sample, and only their ratio has a meaning. Requests of
-// `large_bytes` and more, which decide what a pool holds, are forgotten only once few others are left: where there are
-// few of them, none is missed. The pool's lock guards it.
+// sampling", Computing 43, 1990). So the counts are those of a sample, and only their ratio has a meaning. What a pool
+// holds depends on requests of `large_bytes` and more. Their hashes are forgotten only once few smaller requests are
+// left to forget, so that a program with few of them misses none. The pool's lock guards it.
 #pragma once
 
 #include <array>
