@@ -31,9 +31,9 @@ struct pool_view {
   std::uint64_t peak_live_bytes = 0;      ///< the highest `live_bytes` so far
   std::uint64_t granularity_bytes = 0;    ///< sizes are rounded up to this
   std::uint64_t moved_bytes = 0;          ///< pages moved to other addresses, or returned to make room for others
-  /// The program has made three times as many requests as up to its latest new one: of another size than all before, or
-  /// at other `live_bytes` (to 2 MiB). Of requests above 4 KiB that no thread's cache served, and where there are many,
-  /// of a sample.
+  /// The program has made three times as many requests as up to its latest new one: of another size than all before, at
+  /// other `live_bytes` (to 2 MiB), or after another request of 1 MiB and more. Of requests above 4 KiB that no
+  /// thread's cache served, and where there are many, of a sample.
   bool repeats = false;
 };
 

@@ -8,8 +8,10 @@ namespace gpumem {
 
 void repetition::count(std::uint64_t bytes, std::uint64_t live_bytes) noexcept {
   const std::size_t kind = bytes >= large_bytes ? 1 : 0;
+  const std::uint64_t after_bytes = latest_ordered_;
+  if (bytes >= ordered_bytes) latest_ordered_ = bytes;
+  const std::uint64_t mixed = mixed_bits(bytes + mixed_bits(live_bytes / live_unit_bytes + mixed_bits(after_bytes)));
   // The lowest bit names the kind; no hash is 0.
-  const std::uint64_t mixed = mixed_bits(bytes + mixed_bits(live_bytes / live_unit_bytes));
   const std::uint64_t hash = std::max<std::uint64_t>(mixed / 2 * 2, 2) + kind;
   if ((hash & skipped_bits_[kind]) != 0) return;
   std::uint64_t& place = place_of(hash);

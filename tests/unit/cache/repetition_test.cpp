@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 #include <vector>
 
@@ -48,9 +49,21 @@ TEST(repetition, a_step_of_any_length_repeats_after_its_third_pass) {
     make(early, drawn(length, 3), 2.8);
     EXPECT_FALSE(early.repeats()) << length << " requests";
     repetition late;
-    make(late, drawn(length, 3), 3.2);
+    make(late, drawn(length, 3), 3.5);
     EXPECT_TRUE(late.repeats()) << length << " requests";
   }
+}
+
+TEST(repetition, sizes_in_random_order_do_not_repeat_a_step) {
+  const std::array<std::uint64_t, 4> sizes{2 * mib, 3 * mib, 20 * mib, 90 * mib};
+  std::mt19937_64 random{19};
+  repetition program;
+  std::size_t repeats = 0;
+  for (int k = 0; k < 1000; ++k) {
+    program.count(sizes.at(random() % 4), random() % 8 * 2 * mib);
+    repeats += program.repeats() ? 1U : 0U;
+  }
+  EXPECT_EQ(repeats, 0U);
 }
 
 TEST(repetition, a_program_that_changes_never_repeats) {
