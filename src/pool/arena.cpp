@@ -16,7 +16,7 @@ namespace {
 /// memory.
 constexpr std::uint64_t least_polling_bytes = mib;
 /// Bounds how many blocks whose work is not done one such request asks for.
-constexpr std::size_t most_pending = 64;
+constexpr std::size_t most_polled_in_vain = 64;
 
 }  // namespace
 
@@ -103,7 +103,7 @@ result<block_index> arena::allocate(arena_lock& lock, pending_request& request) 
   } else {
     if (planning.follows()) i = planning.place(lock, request);
     if (i == no_block && growing.opened()) {
-      if (request.bytes >= least_polling_bytes && !state.uses.waiting().empty()) fences.poll(lock, most_pending);
+      if (request.bytes >= least_polling_bytes && !state.uses.waiting().empty()) fences.poll(lock, most_polled_in_vain);
       i = state.search(request);
     }
     if (i == no_block) i = planning.follows() ? planning.climb(lock, request) : ladder.climb(lock, request);
