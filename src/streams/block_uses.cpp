@@ -140,11 +140,10 @@ void block_uses::poll(std::size_t most_pending) noexcept {
   streams_.begin_round();
   std::size_t pending = 0;
   erase_waiting([&](block_index index) {
-    if (pending == most_pending || !try_to_free(index)) {
-      pending += pending < most_pending ? 1U : 0U;
-      return false;
-    }
-    return true;
+    if (pending == most_pending) return false;
+    const bool leaves = try_to_free(index);
+    if (!leaves) ++pending;
+    return leaves;
   });
 }
 

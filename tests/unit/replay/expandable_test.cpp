@@ -14,6 +14,7 @@
 #include "gpumem/allocator.hpp"
 #include "measure.hpp"
 #include "recordings.hpp"
+#include "row_figures.hpp"
 #include "trace.hpp"
 
 namespace gpumem::bench {
@@ -31,14 +32,6 @@ std::string file_of(std::string_view name) {
   std::string path = fmt::format("{}{}.csv.gz", bundled, name);
   if (std::filesystem::exists(path)) return path;
   return recording(fmt::format("gpu/{}.csv.gz", name)).value_or("");
-}
-
-compare_figures figures_of(const trace& t, const std::string& row_text, const replay_setup& with = {}) {
-  const result<policy_row> row = parse_policy_row(row_text, settings{}, "");
-  EXPECT_TRUE(row.ok()) << row.why().message();
-  result<compare_figures> figures = measure_checked(t, *row, with);
-  EXPECT_TRUE(figures.ok()) << figures.why().message();
-  return figures ? *std::move(figures) : compare_figures{};
 }
 
 /// One bound: with this slack, at least this utilization and at most this many pages moved an operation.
