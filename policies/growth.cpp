@@ -25,6 +25,7 @@ class growth : public policy {
   }
 
   [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return true; }
+  [[nodiscard]] bool keeps_segments_whole() const override { return true; }
   [[nodiscard]] bool returns_before_growth(const pool_view& view, std::uint64_t segment_bytes,
                                            std::uint64_t grow_bytes) const override {
     return rule_.returns(segment_bytes, grow_bytes, view.reserved_bytes);

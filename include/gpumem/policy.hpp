@@ -137,6 +137,11 @@ class policy {
   /// Whether wholly idle segments may go back to the device. By default only on `trim`.
   [[nodiscard]] virtual bool gives_back(give_back why, const pool_view&) const { return why == give_back::trim; }
 
+  /// Whether a pool of whole segments grows for a request rather than divide a segment for it that larger requests keep
+  /// coming to, more often than blocks of the request's size are freed. It still divides the segment if it cannot grow,
+  /// or if another one of that size is free. Called when the pool begins to take whole segments. By default not.
+  [[nodiscard]] virtual bool keeps_segments_whole() const { return false; }
+
   /// Whether an idle segment goes back before the pool grows by `grow_bytes`. Called only for a pool of whole segments;
   /// the segment goes only if the device has no work, because the driver's free waits for it. Not called before growth
   /// once the program repeats (`pool_view::repeats`), since a step that repeats would take the segment again each time.

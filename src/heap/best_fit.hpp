@@ -20,6 +20,7 @@ struct placement_request {
   std::uint64_t bytes = 0;
   std::uint64_t alignment = 512;
   idle_memory idle = idle_memory::joined;
+  bool may_divide = false;  ///< also segments that should stay whole
 };
 
 /// The rules of `page_rules` (gpumem/policy.hpp); without them, the smallest block that fits, at its lower end.
@@ -35,9 +36,16 @@ struct best_fit {
   /// idle memory bit by bit: free blocks that merge are as pending as the latest of them, so other streams never find
   /// that memory done, and the pool grows at each repetition.
   bool idle_last = false;
+  /// A request that would be in the way of large ones in a segment takes that segment only if another one of its size
+  /// is whole (whole_segments.hpp).
+  bool keeps_segments_whole = false;
 
   /// Carves a live block from free memory; `no_block` if nothing fits.
   [[nodiscard]] block_index take(heap& pool_heap, const placement_request& request) const;
+
+ private:
+  [[nodiscard]] static block_index not_in_the_way(const heap& pool_heap, const placement_request& request,
+                                                  block_index found) noexcept;
 };
 
 }  // namespace gpumem

@@ -41,7 +41,7 @@ segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsign
   b.bytes = bytes;
   b.segment = s;
   b.segment_class = static_cast<std::uint8_t>(segment_class);
-  segments_[s] = {begin, bytes, i, b.segment_class, !backed};
+  segments_[s] = {begin, bytes, i, b.segment_class, !backed, whole_.came(bytes)};
   counters_.add_segment();
   if (!backed) {
     pieces_.expect_unbacked();
@@ -72,6 +72,7 @@ void heap::remove_segment(segment_index segment) noexcept {
   blocks_.give(i);
   counters_.remove_segment();
   counters_.add_memory(segments_[segment].segment_class, 0 - segments_[segment].bytes);
+  whole_.went(segments_[segment].history, segments_[segment].bytes);
   segments_[segment] = {};
   spare_segments_.push_back(segment);
 }
@@ -198,6 +199,7 @@ block_index heap::carve_at(block_index source, std::uint64_t begin, std::uint64_
   b.owner = owner;
   b.in_region = pieces_.is_region(owner);
   b.in_use = use_record{};
+  whole_.made(segments_[b.segment].history, segments_[b.segment].bytes, b.bytes);
   counters_.add(b);
   return taken;
 }
@@ -216,6 +218,8 @@ block_index heap::unite(block_index first, std::uint64_t end, owner_id owner, st
 
 void heap::release(block_index index, owner_id owner, std::uint64_t epoch, bool idle_too) noexcept {
   assert(blocks_[index].state == block_state::live || blocks_[index].state == block_state::fenced);
+  heap_segment& segment = segments_[blocks_[index].segment];
+  whole_.freed(segment.history, segment.bytes, blocks_[index].bytes);
   counters_.remove(blocks_[index]);
   make_free(index, owner, epoch, idle_too);
 }

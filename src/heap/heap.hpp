@@ -18,6 +18,7 @@
 #include "heap_counters.hpp"
 #include "pieces.hpp"
 #include "unbacked_list.hpp"
+#include "whole_segments.hpp"
 
 namespace gpumem {
 
@@ -27,6 +28,7 @@ struct heap_segment {
   block_index first = no_block;
   std::uint8_t segment_class = 0;
   bool paged = false;  ///< added unbacked: memory stands behind some of its pages
+  segment_history history{};
 };
 
 class heap {
@@ -58,6 +60,11 @@ class heap {
   /// Requires `segment_idle`.
   void remove_segment(segment_index segment) noexcept;
   [[nodiscard]] const std::vector<heap_segment>& segments() const noexcept { return segments_; }
+  /// Whether a block of `bytes` in this free one would be in the way of large requests (whole_segments.hpp).
+  [[nodiscard]] bool in_the_way(block_index index, std::uint64_t bytes) const noexcept {
+    const heap_segment& segment = segments_[blocks_[index].segment];
+    return whole_.in_the_way(segment.history, segment.bytes, bytes);
+  }
 
   /// Cuts a live block of `bytes` at `alignment` out of a free block that a search found for them.
   block_index carve(block_index source, std::uint64_t bytes, std::uint64_t alignment);
@@ -134,6 +141,7 @@ class heap {
   piece_counter pieces_{blocks_};
   std::vector<heap_segment> segments_;
   std::vector<segment_index> spare_segments_;
+  whole_segments whole_;
 };
 
 }  // namespace gpumem

@@ -10,6 +10,8 @@ status validate_segment(const heap& checked, segment_index segment, heap_counter
   std::uint64_t position = seg.begin;
   std::uint64_t memory = seg.bytes;
   const block* before = nullptr;
+  std::uint32_t small_blocks = 0;
+  bool is_leaked = false;
   seen->add_segment();
   for (block_index i = seg.first; i != no_block; i = checked.at(i).next) {
     const block& b = checked.at(i);
@@ -24,12 +26,18 @@ status validate_segment(const heap& checked, segment_index segment, heap_counter
       return broken_heap("two free neighbours of one owner that were not merged", b.begin);
     if (repeats && b.state == block_state::unbacked)
       return broken_heap("two unbacked neighbours that were not merged", b.begin);
+    const bool is_in_use = b.state == block_state::live || b.state == block_state::fenced;
+    if (is_in_use && whole_segments::is_small(seg.bytes, b.bytes)) ++small_blocks;
+    is_leaked = is_leaked || b.state == block_state::leaked;
     seen->add(b);
     position += b.bytes;
     if (!has_memory(b)) memory -= b.bytes;
     before = &b;
   }
   if (position != seg.begin + seg.bytes) return broken_heap("blocks that do not cover their segment", seg.begin);
+  // A block that leaks counts for ever if it was in use, and not if it was free.
+  if (is_leaked ? small_blocks > seg.history.small_blocks : small_blocks != seg.history.small_blocks)
+    return broken_heap("a wrong number of small blocks", seg.begin);
   seen->add_memory(seg.segment_class, memory);
   return {};
 }

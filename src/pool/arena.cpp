@@ -34,7 +34,7 @@ arena::arena(device& device, pool_config config, std::unique_ptr<policy> policy)
                  fmt::format("out of memory on pool {} ({}); the host has no memory for the report", state.config.name,
                              state.config.policy_name)} {
   if (planning.follows()) state.streams.keep_idle_apart();
-  if (device.info().page_bytes != 0) state.set_rules(state.pool_policy.pages(state.view()));
+  state.set_rules(device.info().page_bytes != 0 ? state.pool_policy.pages(state.view()) : page_rules{});
 }
 
 arena::~arena() {

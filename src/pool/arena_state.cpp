@@ -58,7 +58,19 @@ block_index arena_state::search(const pending_request& request) {
                             .alignment = request.alignment,
                             .idle = streams.single() ? idle_memory::alike
                                     : fits.idle_last ? idle_memory::last
-                                                     : idle_memory::joined});
+                                                     : idle_memory::joined,
+                            .may_divide = may_divide(request)});
+}
+
+// A step that repeats has found its places: those of large requests, too.
+bool arena_state::may_divide(const pending_request& request) const {
+  return request.may_divide || caches.program_repeats();
+}
+
+bool arena_state::keeps_whole(const pending_request& request) const {
+  return fits.keeps_segments_whole && !may_divide(request) &&
+         blocks.free_blocks().best_fit(request.segment_class, request.owner, true, request.bytes, request.alignment) !=
+             no_block;
 }
 
 bool arena_state::may_give_back(arena_lock& lock) const {

@@ -36,6 +36,7 @@ struct pending_request {
   address place = 0;  ///< required address in its region; 0: anywhere
   std::uint64_t stream_key = 0;
   bool capturing = false;
+  bool may_divide = false;  ///< segments that should stay whole, because the pool did not grow
   bool limit_refused = false;
   bool device_refused = false;
   bool asked_whether_idle = false;  ///< the streams were asked if they have work, which a request does once
@@ -111,10 +112,11 @@ struct arena_state {
   statistics counts GPUMEM_GUARDED_BY(under_arena_lock);
   flight_record flight GPUMEM_GUARDED_BY(under_arena_lock);
 
-  /// Sets the policy's rules for pages; none: the pool takes segments.
-  void set_rules(const page_rules& own) noexcept GPUMEM_UNDER_LOCK {
+  /// Sets the policy's rules: for pages, or for segments if `own` has no range.
+  void set_rules(const page_rules& own) GPUMEM_UNDER_LOCK {
     rules = own;
-    fits = {own.lowest_fit_bytes, own.upper_end_bytes, own.upper_end_pool_bytes, false};
+    fits = {own.lowest_fit_bytes, own.upper_end_bytes, own.upper_end_pool_bytes, false,
+            own.range_bytes == 0 && pool_policy.keeps_segments_whole()};
   }
   /// True if memory is taken page by page.
   [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return rules.range_bytes != 0; }
@@ -130,6 +132,10 @@ struct arena_state {
   }
   /// Carves a live block from memory that is free for the request's owner; `no_block` if nothing fits.
   [[nodiscard]] block_index search(const pending_request& request) GPUMEM_UNDER_LOCK;
+  /// Whether the request may take memory of a segment that should stay whole.
+  [[nodiscard]] bool may_divide(const pending_request& request) const GPUMEM_UNDER_LOCK;
+  /// Whether `search` finds nothing only because a segment should stay whole.
+  [[nodiscard]] bool keeps_whole(const pending_request& request) const GPUMEM_UNDER_LOCK;
   /// False while a capture forbids giving memory back. Releases the lock to ask the device for captures that gpumem has
   /// not noticed.
   [[nodiscard]] bool may_give_back(arena_lock& lock) const GPUMEM_UNDER_LOCK;

@@ -30,6 +30,7 @@ class guarded_policy {
   bool gives_back(give_back why, const pool_view& view) const {
     return ask("gives_back", &policy::gives_back, why, view);
   }
+  bool keeps_segments_whole() const { return ask("keeps_segments_whole", &policy::keeps_segments_whole); }
   bool returns_before_growth(const pool_view& view, std::uint64_t segment_bytes, std::uint64_t grow_bytes) const {
     return ask("returns_before_growth", &policy::returns_before_growth, view, segment_bytes, grow_bytes);
   }

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <initializer_list>
+#include <vector>
+
 #include "bits.hpp"
 
 namespace gpumem {
@@ -95,6 +98,57 @@ TEST(best_fit, takes_the_upper_end_for_small_requests_of_a_small_paged_pool) {
   EXPECT_EQ(x.take(paged, 4 * kib, 4 * kib), 128 * mib + 64 * kib) << "an alignment of its own";
   const best_fit full{.upper_end_bytes = 64 * kib, .upper_end_pool_bytes = 5 * mib};
   EXPECT_EQ(x.take(full, 4 * kib), 128 * mib + 68 * kib) << "the pool holds as much";
+}
+
+/// Small blocks stay, and large ones of a segment's size come again and again.
+struct segments_of_large_requests {
+  heap h{1};
+  std::vector<block_index> small;
+  explicit segments_of_large_requests(std::initializer_list<std::uint64_t> large_bytes) {
+    h.add_segment(gib, 8 * mib, 0);
+    for (int k = 0; k < 8; ++k) small.push_back(take({}, mib));
+    std::uint64_t begin = 2 * gib;
+    std::vector<block_index> blocks;
+    for (const std::uint64_t bytes : large_bytes) {
+      h.add_segment(begin, bytes, 0);
+      begin += gib;
+    }
+    for (int k = 0; k < 2; ++k) {
+      for (const std::uint64_t bytes : large_bytes) blocks.push_back(take({}, bytes));
+      for (; !blocks.empty(); blocks.pop_back()) h.release(blocks.back(), idle_owner, 0, true);
+    }
+  }
+  block_index take(const best_fit& rule, std::uint64_t bytes, bool may_divide = false) {
+    return rule.take(h, {.bytes = bytes, .may_divide = may_divide});
+  }
+  /// The GiB in which the block of 1 MiB lies; 0 if none fits.
+  std::uint64_t place(bool may_divide = false) {
+    const block_index i = take({.keeps_segments_whole = true}, mib, may_divide);
+    EXPECT_TRUE(h.validate().ok()) << h.validate().message();
+    return i == no_block ? 0 : h.at(i).begin / gib;
+  }
+};
+
+TEST(best_fit, keeps_the_segment_whole_to_which_large_requests_come) {
+  segments_of_large_requests x{100 * mib};
+  EXPECT_EQ(x.place(), 0U);
+  EXPECT_EQ(x.place(true), 2U) << "where the pool cannot grow";
+  EXPECT_EQ(x.place(), 2U) << "it is divided already";
+}
+
+TEST(best_fit, keeps_only_the_largest_of_such_segments_whole) {
+  segments_of_large_requests x{100 * mib, 90 * mib, 100 * mib};
+  EXPECT_EQ(x.place(), 3U);
+  segments_of_large_requests same{100 * mib, 100 * mib};
+  EXPECT_EQ(same.place(), 2U);
+}
+
+TEST(best_fit, prefers_a_segment_that_need_not_stay_whole) {
+  segments_of_large_requests x{100 * mib};
+  x.h.add_segment(5 * gib, 200 * mib, 0);
+  EXPECT_EQ(x.place(), 5U) << "although it is larger";
+  x.h.release(x.small.back(), idle_owner, 0, true);
+  EXPECT_EQ(x.place(), 1U) << "the best fit";
 }
 
 }  // namespace

@@ -138,6 +138,33 @@ TEST(oom_ladder, a_policy_that_gives_back_under_pressure_gets_segments_of_anothe
   EXPECT_EQ(x.device.used_bytes(), 16 * mib);
 }
 
+/// Takes exactly what is needed, and would give back everything before it grows.
+struct keeps_whole final : policy {
+  segment_request grow(const pool_view&, std::uint64_t need) override { return {.bytes = need, .least_bytes = need}; }
+  [[nodiscard]] bool keeps_segments_whole() const override { return true; }
+  [[nodiscard]] bool returns_before_growth(const pool_view&, std::uint64_t, std::uint64_t) const override {
+    return true;
+  }
+};
+
+TEST(oom_ladder, a_segment_for_large_requests_stays_whole_until_the_pool_cannot_grow) {
+  sim_device device;
+  cacheless_pool tested{device, short_of_memory::config(stream_reuse::poll), std::make_unique<keeps_whole>()};
+  for (const int k : {1, 2, 3}) ASSERT_NE(tested.take(mib), 0U) << k;
+  address large = tested.take(12 * mib);
+  tested.give(large);
+  ASSERT_EQ(tested.take(12 * mib), large);
+  tested.give(large);
+  const auto is_in_large = [large](address at) { return at >= large && at < large + 12 * mib; };
+  EXPECT_FALSE(is_in_large(tested.take(mib)));
+  EXPECT_EQ(device.used_bytes(), 16 * mib) << "it did not go back either";
+  EXPECT_TRUE(is_in_large(tested.take(mib)));
+  EXPECT_TRUE(is_in_large(tested.take(mib)));
+  EXPECT_EQ(tested.take(12 * mib), 0U);
+  EXPECT_EQ(device.used_bytes(), 16 * mib);
+  EXPECT_TRUE(tested.check().ok()) << tested.check().message();
+}
+
 TEST(oom_ladder, callbacks_are_asked_again_while_they_say_yes_and_may_throw) {
   short_of_memory x;
   std::vector<std::string> lines;
