@@ -20,7 +20,10 @@ void repetition::count(std::uint64_t bytes, std::uint64_t live_bytes) noexcept {
   if ((hash & skipped_bits_[kind]) != 0) return;
   const bool repeated = repeats();
   const bool is_new = remember(hash);
-  const bool is_new_there = remember(hash_of(mixed_bits(alone + after_bytes), ordered_bit));
+  // What the program began with comes again after the end of its step.
+  const std::uint64_t at_beginning = hash_of(mixed_bits(alone), ordered_bit);
+  const bool began_so = place_of(at_beginning) == at_beginning;
+  const bool is_new_there = remember(hash_of(mixed_bits(alone + after_bytes), ordered_bit)) && !began_so;
   ++requests_[kind];
   if (repeated ? !is_new : !is_new_there) return;
   if (repeated) {

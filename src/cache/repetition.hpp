@@ -2,13 +2,13 @@
 //
 // A program repeats once it has made three times as many requests as up to its latest new one: from the beginning of
 // the fourth pass through a step on. A request is new if no earlier one had its size while as many bytes were live, in
-// units of 2 MiB, with the same size of the latest request before it of `ordered_bytes` and more. So the first requests
-// of the second pass are new, too. Training repeats the requests of its first step; a server whose batches vary goes on
-// making new ones, and so does a program that takes blocks of few sizes in random order. One new request, as where live
-// bytes drift, costs about eight more passes, however long the program has run. Once the program repeats, a request
-// that is new only for what came before it ends nothing, because threads' caches begin to serve some of these.
-// Only requests that no thread's cache serves are counted, and none so small that caches keep many of its kind, because
-// those would stop when caches fill.
+// units of 2 MiB, with the same size of the latest request before it of `ordered_bytes` and more, or with none before
+// it. Training repeats the requests of its first step; a server whose batches vary goes on making new ones, and so does
+// a program that takes blocks of few sizes in random order. One new request, as where live bytes drift, costs about
+// eight more passes, however long the program has run. Once the program repeats, a request that is new only for what
+// came before it ends nothing, because threads' caches begin to serve some of these. Only requests that no thread's
+// cache serves are counted, and none so small that caches keep many of its kind, because those would stop when caches
+// fill.
 //
 // Requests are remembered by a hash of fixed size. When half of the table is used, it forgets every second hash, by one
 // more bit, and from then on counts only requests whose hashes it would keep (adaptive sampling: Flajolet, "On adaptive

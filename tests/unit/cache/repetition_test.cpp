@@ -54,6 +54,15 @@ TEST(repetition, a_step_of_any_length_repeats_after_its_third_pass) {
   }
 }
 
+TEST(repetition, a_step_begins_again_after_its_end) {
+  const std::vector<asked> step{{8192, 0}, {2 * mib, 0}, {4 * mib, 10 * mib}, {8 * mib, 20 * mib}};
+  repetition program;
+  make(program, step, 3);
+  EXPECT_FALSE(program.repeats());
+  make(program, step, .25);
+  EXPECT_TRUE(program.repeats());
+}
+
 TEST(repetition, sizes_in_random_order_do_not_repeat_a_step) {
   const std::array<std::uint64_t, 4> sizes{2 * mib, 3 * mib, 20 * mib, 90 * mib};
   std::mt19937_64 random{19};
