@@ -5,10 +5,8 @@
 // units of 2 MiB, with the same size of the latest request before it of `ordered_bytes` and more, or with none before
 // it. Training repeats the requests of its first step; a server whose batches vary goes on making new ones, and so does
 // a program that takes blocks of few sizes in random order. One new request, as where live bytes drift, costs about
-// eight more passes, however long the program has run. Once the program repeats, a request that is new only for what
-// came before it ends nothing, because threads' caches begin to serve some of these. Only requests that no thread's
-// cache serves are counted, and none so small that caches keep many of its kind, because those would stop when caches
-// fill.
+// eight more passes, however long the program has run. Only requests that no thread's cache serves are counted, and
+// none so small that caches keep many of its kind, because those would stop when caches fill.
 //
 // Requests are remembered by a hash of fixed size. When half of the table is used, it forgets every second hash, by one
 // more bit, and from then on counts only requests whose hashes it would keep (adaptive sampling: Flajolet, "On adaptive
@@ -37,25 +35,19 @@ class repetition {
  private:
   static constexpr std::uint64_t repeated_after = 3;
   static constexpr std::uint64_t kept_passes = 4;
-  static constexpr std::size_t places = 4096;
+  static constexpr std::size_t places = 2048;
   static constexpr std::uint64_t live_unit_bytes = 2 * mib;
   static constexpr std::uint64_t large_bytes = 16 * mib;
   static constexpr std::uint64_t ordered_bytes = mib;
   using by_kind = std::array<std::uint64_t, 2>;  ///< of smaller requests, and of those of `large_bytes` and more
-  // Bits of a hash. Sampling reads the bits above them, in which both hashes of a request are equal.
-  static constexpr std::uint64_t large_bit = 1;
-  static constexpr std::uint64_t ordered_bit = 2;  ///< also of what came before the request
-  static constexpr std::uint64_t sampled_bit = 4;
 
-  /// Remembers the hash; whether it was unknown.
-  bool remember(std::uint64_t hash) noexcept;
   [[nodiscard]] std::uint64_t& place_of(std::uint64_t hash) noexcept;
   void forget_half(std::size_t kind) noexcept;
 
   std::array<std::uint64_t, places> seen_{};  ///< hashes, 0: none; open addressing
   std::uint64_t latest_ordered_ = 0;          ///< the size of the latest request of `ordered_bytes` and more
-  by_kind used_{};                            ///< places by kind
-  by_kind skipped_bits_{};                    ///< only hashes in which these bits are 0 are counted
+  by_kind used_{};
+  by_kind skipped_bits_{};  ///< only hashes in which these bits are 0 are counted
   by_kind requests_{};
   by_kind latest_new_{};  ///< the requests up to the latest that was new
 };

@@ -1,6 +1,6 @@
 #include "best_fit.hpp"
 
-#include <tuple>
+#include <utility>
 
 #include "bits.hpp"
 
@@ -27,29 +27,30 @@ block_index best_fit::take(heap& pool_heap, const placement_request& request) co
   return pool_heap.carve_at(found, b.begin + b.bytes - bytes, bytes, owner);
 }
 
-// The best fit among the blocks of segments that need not stay whole. If there is none: `found`, which should stay
-// whole, if another such segment of its size or more is whole.
+// The best fit but `found`, which should stay whole. That is taken all the same if the best fit should stay whole, too:
+// another segment, of its size or more, which is whole. Parts of such segments are passed over.
 block_index best_fit::not_in_the_way(const heap& pool_heap, const placement_request& request,
                                      block_index found) noexcept {
   const auto segment_bytes = [&](const block& part) { return pool_heap.segments()[part.segment].bytes; };
   const std::uint64_t found_bytes = segment_bytes(pool_heap.at(found));
-  block_index best = no_block;
-  bool another_is_whole = false;
-  const auto consider = [&](block_index index) {
+  const auto decides = [&](block_index index) {
     const block& b = pool_heap.at(index);
-    if (index == found || b.segment_class != request.segment_class) return;
-    if (pool_heap.in_the_way(index, request.bytes)) {
-      another_is_whole = another_is_whole || (b.bytes >= found_bytes && b.bytes == segment_bytes(b));
-    } else if (round_up(b.begin, request.alignment) + request.bytes <= b.begin + b.bytes) {
-      const block* const least = best != no_block ? &pool_heap.at(best) : nullptr;
-      if (least == nullptr || std::tie(b.bytes, b.begin) < std::tie(least->bytes, least->begin)) best = index;
-    }
+    if (index == found || round_up(b.begin, request.alignment) + request.bytes > b.begin + b.bytes) return false;
+    return !pool_heap.in_the_way(index, request.bytes) || (b.bytes == segment_bytes(b) && b.bytes >= found_bytes);
   };
-  const free_lists& free = pool_heap.free_blocks();
-  free.visit(request.owner, pool_heap.at(found).bytes, consider);
-  const bool is_served = request.idle == idle_memory::last && best != no_block;
-  if (request.owner != idle_owner && !is_served) free.visit(idle_owner, pool_heap.at(found).bytes, consider);
-  return best == no_block && another_is_whole ? found : best;
+  const auto first_of = [&](owner_id owner) {
+    return pool_heap.free_blocks().first_where(request.segment_class, owner, request.bytes, decides);
+  };
+  block_index first = first_of(request.owner);
+  if (request.owner != idle_owner && (first == no_block || request.idle != idle_memory::last)) {
+    const block_index idle = first_of(idle_owner);
+    const auto order = [&](block_index index) {
+      return index != no_block ? std::pair{pool_heap.at(index).bytes, pool_heap.at(index).begin}
+                               : std::pair{UINT64_MAX, UINT64_MAX};
+    };
+    if (order(idle) < order(first)) first = idle;
+  }
+  return first != no_block && pool_heap.in_the_way(first, request.bytes) ? found : first;
 }
 
 }  // namespace gpumem

@@ -39,6 +39,7 @@ struct index_links {
 struct use_record {
   std::uint64_t freed_epoch = 0;  ///< for a fenced block: its owner's epoch at the free
   std::uint32_t uses = no_block;  ///< head of the pool's list of other streams that use it
+  std::uint32_t generation = 0;   ///< among the blocks of its size (whole_segments.hpp)
 };
 
 struct alignas(64) block {

@@ -31,6 +31,16 @@ class free_index {
       visit_subtree(blocks, roots_[bin], bytes, visit);
     }
   }
+  /// The first block of at least `bytes`, in the order of size and address, that `accepts`; `no_block` if it accepts
+  /// none.
+  template <typename Accepts>
+  [[nodiscard]] block_index first_where(const block_table& blocks, std::uint64_t bytes, const Accepts& accepts) const {
+    block_index found = no_block;
+    for (unsigned bin = next_bin(bin_of(bytes)); bin < bins && found == no_block; bin = next_bin(bin + 1)) {
+      found = first_in_subtree(blocks, roots_[bin], bytes, accepts);
+    }
+    return found;
+  }
   /// The block of at least `bytes` with the lowest address. Visits every such block, so it serves large requests only.
   [[nodiscard]] block_index lowest_fit(const block_table& blocks, std::uint64_t bytes) const noexcept;
   [[nodiscard]] block_index largest(const block_table& blocks) const noexcept;
@@ -73,6 +83,17 @@ class free_index {
       }
       root = b.in_index.right;
     }
+  }
+  template <typename Accepts>
+  static block_index first_in_subtree(const block_table& blocks, block_index root, std::uint64_t bytes,
+                                      const Accepts& accepts) {
+    for (; root != no_block; root = blocks[root].in_index.right) {
+      if (blocks[root].bytes < bytes) continue;
+      const block_index left = first_in_subtree(blocks, blocks[root].in_index.left, bytes, accepts);
+      if (left != no_block) return left;
+      if (accepts(root)) return root;
+    }
+    return no_block;
   }
   [[nodiscard]] unsigned next_bin(unsigned first_bin) const noexcept;  // `bins` if all are empty
   static bool subtree_valid(const block_table& blocks, block_index root, const block* low, const block* high,

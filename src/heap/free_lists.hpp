@@ -59,6 +59,13 @@ class free_lists {
   /// only if no block of the owner fits.
   [[nodiscard]] block_index best_fit(unsigned segment_class, owner_id owner, bool idle_too, std::uint64_t bytes,
                                      std::uint64_t alignment, bool own_first = false) const noexcept;
+  /// The first block of at least `bytes` that is free for `owner` (idle, for `idle_owner`), in the order of size and
+  /// address, that `accepts`; `no_block` if it accepts none.
+  template <typename Accepts>
+  [[nodiscard]] block_index first_where(unsigned segment_class, owner_id owner, std::uint64_t bytes,
+                                        const Accepts& accepts) const {
+    return owners_[owner].by_class[segment_class].first_where(blocks_, bytes, accepts);
+  }
   /// The lowest large enough block among those of `owner` and the idle ones; a block of exactly the size comes first.
   /// `own_first` as for `best_fit`.
   [[nodiscard]] block_index lowest_fit(unsigned segment_class, owner_id owner, std::uint64_t bytes,

@@ -199,7 +199,7 @@ block_index heap::carve_at(block_index source, std::uint64_t begin, std::uint64_
   b.owner = owner;
   b.in_region = pieces_.is_region(owner);
   b.in_use = use_record{};
-  whole_.made(segments_[b.segment].history, segments_[b.segment].bytes, b.bytes);
+  b.in_use.generation = whole_.made(segments_[b.segment].history, segments_[b.segment].bytes, b.bytes);
   counters_.add(b);
   return taken;
 }
@@ -219,7 +219,7 @@ block_index heap::unite(block_index first, std::uint64_t end, owner_id owner, st
 void heap::release(block_index index, owner_id owner, std::uint64_t epoch, bool idle_too) noexcept {
   assert(blocks_[index].state == block_state::live || blocks_[index].state == block_state::fenced);
   heap_segment& segment = segments_[blocks_[index].segment];
-  whole_.freed(segment.history, segment.bytes, blocks_[index].bytes);
+  whole_.freed(segment.history, segment.bytes, blocks_[index].bytes, blocks_[index].in_use.generation);
   counters_.remove(blocks_[index]);
   make_free(index, owner, epoch, idle_too);
 }

@@ -6,9 +6,10 @@
 //
 // - the time between the latest two large requests to the segment, or to one that it took the place of. Once twice that
 //   has passed, no more are expected;
-// - how long blocks of about the small one's size live on average. By Little's law (Operations Research 9(3), 1961),
-//   this is how many live at a time over how many are freed in a unit of time. Blocks that stay count, too, so it rises
-//   for as long as they do.
+// - how long the latest blocks of about the small one's size live: the time that all of them have lived so far, over
+// how
+//   many of them were freed (the estimate of greatest likelihood where lives end at a constant rate). It rises for as
+//   long as they stay. Older blocks, such as weights, do not count.
 //
 // The pool's lock guards everything.
 #pragma once
@@ -20,7 +21,7 @@
 
 namespace gpumem {
 
-/// The history of one segment. A block is large for its segment if it takes half of it or more.
+/// The history of one segment. A block is large for its segment if it takes more than half of it.
 struct segment_history {
   std::uint32_t small_blocks = 0;    ///< live, fenced or leaked ones
   std::uint64_t latest_large = 0;    ///< when a large block was last made while no small one was there; 0: never
@@ -30,34 +31,30 @@ struct segment_history {
 class whole_segments {
  public:
   [[nodiscard]] static constexpr bool is_small(std::uint64_t segment_bytes, std::uint64_t bytes) noexcept {
-    return bytes < segment_bytes - segment_bytes / 2;
+    return bytes <= segment_bytes / 2;
   }
 
-  /// A block of `bytes` is made in a segment of `segment_bytes`.
-  void made(segment_history& segment, std::uint64_t segment_bytes, std::uint64_t bytes) noexcept {
-    size_class& blocks = classes_[class_of(bytes)];
-    blocks.advance(++requests_);
-    ++blocks.live;
+  /// A block of `bytes` is made in a segment of `segment_bytes`. Returns its generation.
+  std::uint32_t made(segment_history& segment, std::uint64_t segment_bytes, std::uint64_t bytes) noexcept {
+    ++requests_;
     if (is_small(segment_bytes, bytes)) {
       ++segment.small_blocks;
     } else if (segment.small_blocks == 0) {
       if (segment.latest_large != 0) segment.large_interval = requests_ - segment.latest_large;
       segment.latest_large = requests_;
     }
+    return classes_[class_of(bytes)].add(requests_);
   }
 
-  /// It is free again.
-  void freed(segment_history& segment, std::uint64_t segment_bytes, std::uint64_t bytes) noexcept {
-    size_class& blocks = classes_[class_of(bytes)];
-    blocks.advance(requests_);
-    --blocks.live;
-    ++blocks.freed;
+  /// It is free again; `born` is its generation.
+  void freed(segment_history& segment, std::uint64_t segment_bytes, std::uint64_t bytes, std::uint32_t born) noexcept {
+    classes_[class_of(bytes)].remove(born, requests_);
     if (is_small(segment_bytes, bytes)) --segment.small_blocks;
   }
 
   /// A segment goes back, for example because a large request did not fit into it.
   void went(const segment_history& segment, std::uint64_t segment_bytes) noexcept {
-    if (segment.latest_large == 0 || segment.latest_large < gone_.latest_large) return;
+    if (segment.large_interval == 0 || segment.latest_large < gone_.latest_large) return;
     gone_ = {.latest_large = segment.latest_large, .large_interval = segment.large_interval};
     gone_bytes_ = segment_bytes;
   }
@@ -75,22 +72,49 @@ class whole_segments {
                                 std::uint64_t bytes) const noexcept {
     if (segment.large_interval == 0 || segment.small_blocks != 0 || !is_small(segment_bytes, bytes)) return false;
     if (requests_ - segment.latest_large > 2 * segment.large_interval) return false;
-    const size_class& blocks = classes_[class_of(bytes)];
-    return blocks.lived_until(requests_) / (blocks.freed + 1) > segment.large_interval;
+    return classes_[class_of(bytes)].mean_life(requests_) > segment.large_interval;
   }
 
  private:
-  /// The blocks of sizes from one power of two to the next.
-  struct size_class {
+  /// Blocks made one after the other.
+  struct generation {
+    std::uint64_t made = 0;
     std::uint64_t live = 0;
-    std::uint64_t freed = 0;
-    std::uint64_t lived = 0;  ///< the sum of their times until `when`
+    std::uint64_t lived = 0;  ///< the sum of their lives until `when`
     std::uint64_t when = 0;
     [[nodiscard]] std::uint64_t lived_until(std::uint64_t time) const noexcept { return lived + live * (time - when); }
     void advance(std::uint64_t time) noexcept {
       lived = lived_until(time);
       when = time;
     }
+  };
+
+  /// The latest blocks of sizes from one power of two to the next, in two generations.
+  class size_class {
+   public:
+    std::uint32_t add(std::uint64_t time) noexcept {
+      if (recent_[newest_ % 2].made == made_each) recent_[++newest_ % 2] = {};
+      generation& now = recent_[newest_ % 2];
+      now.advance(time);
+      ++now.made;
+      ++now.live;
+      return newest_;
+    }
+    void remove(std::uint32_t of, std::uint64_t time) noexcept {
+      if (newest_ - of > 1) return;
+      recent_[of % 2].advance(time);
+      --recent_[of % 2].live;
+    }
+    [[nodiscard]] std::uint64_t mean_life(std::uint64_t time) const noexcept {
+      const auto [one, other] = recent_;
+      const std::uint64_t freed = one.made - one.live + other.made - other.live;
+      return (one.lived_until(time) + other.lived_until(time)) / (freed + 1);
+    }
+
+   private:
+    static constexpr std::uint64_t made_each = 16;
+    std::array<generation, 2> recent_{};
+    std::uint32_t newest_ = 1;  ///< the number of the newest generation
   };
 
   [[nodiscard]] static std::size_t class_of(std::uint64_t bytes) noexcept {

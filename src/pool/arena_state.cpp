@@ -52,6 +52,8 @@ pool_view arena_state::view() const {
 }
 
 block_index arena_state::search(const pending_request& request) {
+  // A step that repeats has found its places, those of large requests, too. Places that changed would need memory.
+  if (fits.keeps_segments_whole && caches.program_repeats()) fits.keeps_segments_whole = false;
   return fits.take(blocks, {.owner = request.owner,
                             .segment_class = request.segment_class,
                             .bytes = request.bytes,
@@ -62,9 +64,9 @@ block_index arena_state::search(const pending_request& request) {
                             .may_divide = may_divide(request)});
 }
 
-// A step that repeats has found its places: those of large requests, too.
+// A pool that is full is not made to ask the driver again at each request.
 bool arena_state::may_divide(const pending_request& request) const {
-  return request.may_divide || caches.program_repeats();
+  return request.may_divide || pool_budget.reserved() == full_at_bytes;
 }
 
 bool arena_state::keeps_whole(const pending_request& request) const {

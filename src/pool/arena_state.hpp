@@ -111,12 +111,14 @@ struct arena_state {
   /// Counters; `arena::figures` fills in the bytes.
   statistics counts GPUMEM_GUARDED_BY(under_arena_lock);
   flight_record flight GPUMEM_GUARDED_BY(under_arena_lock);
+  /// What the pool held when it could not grow to keep a segment whole; while it holds that much it does not try again.
+  std::uint64_t full_at_bytes GPUMEM_GUARDED_BY(under_arena_lock) = UINT64_MAX;
 
   /// Sets the policy's rules: for pages, or for segments if `own` has no range.
   void set_rules(const page_rules& own) GPUMEM_UNDER_LOCK {
+    const bool keeps_whole = own.range_bytes == 0 && pool_policy.keeps_segments_whole();  // may throw
     rules = own;
-    fits = {own.lowest_fit_bytes, own.upper_end_bytes, own.upper_end_pool_bytes, false,
-            own.range_bytes == 0 && pool_policy.keeps_segments_whole()};
+    fits = {own.lowest_fit_bytes, own.upper_end_bytes, own.upper_end_pool_bytes, false, keeps_whole};
   }
   /// True if memory is taken page by page.
   [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return rules.range_bytes != 0; }
@@ -134,7 +136,7 @@ struct arena_state {
   [[nodiscard]] block_index search(const pending_request& request) GPUMEM_UNDER_LOCK;
   /// Whether the request may take memory of a segment that should stay whole.
   [[nodiscard]] bool may_divide(const pending_request& request) const GPUMEM_UNDER_LOCK;
-  /// Whether `search` finds nothing only because a segment should stay whole.
+  /// Whether free memory of the request's owner would serve it, but should stay whole.
   [[nodiscard]] bool keeps_whole(const pending_request& request) const GPUMEM_UNDER_LOCK;
   /// False while a capture forbids giving memory back. Releases the lock to ask the device for captures that gpumem has
   /// not noticed.

@@ -50,6 +50,9 @@ block_index oom_ladder::climb(arena_lock& lock, pending_request& request) {
 step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
   fences_.poll(lock);
   if (const block_index i = state_.search(request); i != no_block) return step_result::of_search(i);
+  if (state_.keeps_whole(request)) {
+    if (const step_result placed = grow_to_keep_whole(lock, request); placed.found()) return placed;
+  }
   if (state_.caches.reclaim_all()) {
     fences_.poll(lock);  // deferred frees bring their own fences
     if (const block_index i = state_.search(request); i != no_block) {
@@ -63,22 +66,27 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
   if (const step_result reused = reuse_other_streams(lock, request); reused.found()) return reused;
   state_.caches.pressure();
   merger_.note_held();
-  const bool keeps_whole = state_.keeps_whole(request);  // what should stay whole does not go back either
-  if (!keeps_whole) {
-    if (const step_result placed = return_before_growth(lock, request); placed.found()) return placed;
-  }
+  if (const step_result placed = return_before_growth(lock, request); placed.found()) return placed;
   // Growth releases the lock, so both may be another thread's doing. Only the order of searches depends on them.
   block_index other_block = no_block;
-  const bool another_holds_enough = !keeps_whole && (state_.paged() || state_.caches.program_repeats()) &&
-                                    !request.capturing && best_other(request, &other_block) != idle_owner;
+  const bool another_holds_enough = (state_.paged() || state_.caches.program_repeats()) && !request.capturing &&
+                                    best_other(request, &other_block) != idle_owner;
   const std::uint64_t taken_before = state_.counts.taken_bytes;
   const step_result grown = growth_.grow(lock, request);
   if (another_holds_enough && state_.counts.taken_bytes != taken_before) state_.fits.idle_last = true;
   if (request.grows_beside_idle && request.grown_bytes != 0) merger_.grew_beside_idle(request.grown_bytes);
-  if (grown.found() || request.may_divide) return grown;
+  return grown;
+}
+
+// The request's free memory would serve it, but should stay whole. Takes memory from nobody else for it, neither from
+// caches nor from streams, and divides that memory if the pool cannot grow.
+step_result oom_ladder::grow_to_keep_whole(arena_lock& lock, pending_request& request) {
+  merger_.note_held();
+  const step_result grown = growth_.grow(lock, request);
+  if (grown.found()) return grown;
+  if (request.limit_refused || request.device_refused) state_.full_at_bytes = state_.pool_budget.reserved();
   request.may_divide = true;
-  const block_index i = state_.search(request);
-  return i != no_block ? step_result::of_search(i) : grown;
+  return step_result::of_search(state_.search(request));
 }
 
 // Gives back idle segments if the policy says so. The driver's free waits for all work of the device, so this happens

@@ -33,6 +33,7 @@ class oom_ladder {
  private:
   /// Steps 1 to 5.
   step_result look(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  step_result grow_to_keep_whole(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   step_result return_before_growth(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   /// Steps 6 to 8.
   step_result last_resorts(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;

@@ -111,19 +111,6 @@ TEST(repetition, no_large_request_is_missed_among_many_small_ones) {
   }
 }
 
-TEST(repetition, once_it_repeats_what_came_before_a_request_does_not_matter) {
-  repetition program;
-  const std::vector<asked> step{{mib, 0}, {2 * mib, 10 * mib}, {4 * mib, 20 * mib}};
-  make(program, step, 6);
-  ASSERT_TRUE(program.repeats());
-  for (const std::size_t k : {2U, 1U, 2U, 0U, 2U}) {
-    program.count(step[k].bytes, step[k].live_bytes);
-    EXPECT_TRUE(program.repeats());
-  }
-  program.count(step[2].bytes, step[1].live_bytes);
-  EXPECT_FALSE(program.repeats()) << "another number of live bytes";
-}
-
 TEST(repetition, one_new_request_now_and_then_costs_few_passes) {
   repetition program;
   const std::vector<asked> step = drawn(500, 13);

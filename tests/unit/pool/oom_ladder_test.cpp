@@ -1,6 +1,8 @@
 // Each step of the ladder alone: the memory that it finds when no free block fits, and the cause of a final failure.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "cacheless_pool.hpp"
 #include "log.hpp"
 #include "segment_each.hpp"
@@ -138,9 +140,13 @@ TEST(oom_ladder, a_policy_that_gives_back_under_pressure_gets_segments_of_anothe
   EXPECT_EQ(x.device.used_bytes(), 16 * mib);
 }
 
-/// Takes exactly what is needed, and would give back everything before it grows.
+/// Takes what is needed, at least a step, and would give back everything before it grows.
 struct keeps_whole final : policy {
-  segment_request grow(const pool_view&, std::uint64_t need) override { return {.bytes = need, .least_bytes = need}; }
+  std::uint64_t step_bytes;
+  explicit keeps_whole(std::uint64_t step = 0) : step_bytes{step} {}
+  segment_request grow(const pool_view&, std::uint64_t need) override {
+    return {.bytes = std::max(need, step_bytes), .least_bytes = need};
+  }
   [[nodiscard]] bool keeps_segments_whole() const override { return true; }
   [[nodiscard]] bool returns_before_growth(const pool_view&, std::uint64_t, std::uint64_t) const override {
     return true;
@@ -163,6 +169,71 @@ TEST(oom_ladder, a_segment_for_large_requests_stays_whole_until_the_pool_cannot_
   EXPECT_EQ(tested.take(12 * mib), 0U);
   EXPECT_EQ(device.used_bytes(), 16 * mib);
   EXPECT_TRUE(tested.check().ok()) << tested.check().message();
+}
+
+/// A pool in which 16 blocks of 1 MiB stay, and a segment of 100 MiB to which large requests of stream one keep coming.
+struct pool_that_keeps_whole {
+  sim_device device;
+  cacheless_pool tested;
+  stream_ref one = device.create_stream();
+  stream_ref two = device.create_stream();
+  address large = 0;
+  explicit pool_that_keeps_whole(stream_reuse reuse, std::uint64_t step_bytes = 0)
+      : tested{device, config(reuse), std::make_unique<keeps_whole>(step_bytes)} {
+    for (int k = 0; k < 16; ++k) EXPECT_NE(tested.take(mib, one), 0U);
+    for (int k = 0; k < 3; ++k) tested.give(large = tested.take(100 * mib, one));
+  }
+  static pool_config config(stream_reuse reuse) {
+    pool_config c;
+    c.limit_bytes = 80 * gib;
+    c.reuse = reuse;
+    return c;
+  }
+  [[nodiscard]] std::uint64_t allocations() const {
+    return device.calls()[static_cast<std::size_t>(device_call::alloc)];
+  }
+};
+
+TEST(oom_ladder, a_pool_that_keeps_a_segment_whole_grows_before_it_waits_for_another_stream) {
+  for (const stream_reuse reuse : {stream_reuse::host, stream_reuse::device, stream_reuse::poll}) {
+    pool_that_keeps_whole x{reuse};
+    const address other = x.tested.take(20 * mib, x.two);
+    x.device.enqueue(x.two, 1'000'000'000);
+    x.tested.give(other);
+    const statistics before = x.tested.stats();
+    ASSERT_NE(x.tested.take(mib, x.one), 0U);
+    const statistics after = x.tested.stats();
+    EXPECT_EQ(after.host_waits + after.device_waits, before.host_waits + before.device_waits);
+    EXPECT_EQ(after.reserved_bytes, before.reserved_bytes + 2 * mib);
+  }
+}
+
+TEST(oom_ladder, a_device_that_is_full_is_asked_once_to_keep_a_segment_whole) {
+  pool_that_keeps_whole x{stream_reuse::poll};
+  x.device.set_foreign_bytes(1000 * gib);
+  const std::uint64_t before = x.allocations();
+  for (std::uint64_t k = 0; k < 100; ++k) {
+    const address small = x.tested.take(mib + 512 * k, x.one);
+    ASSERT_NE(small, 0U);
+    x.tested.give(small);
+    x.tested.give(x.tested.take(100 * mib - 512 * k, x.one));
+  }
+  EXPECT_EQ(x.allocations(), before + 1);
+}
+
+TEST(oom_ladder, a_pool_that_takes_idle_memory_last_finds_it_rather_than_divide) {
+  pool_that_keeps_whole x{stream_reuse::poll, 16 * mib};
+  x.device.enqueue(x.one, 3'600'000'000'000);
+  x.device.enqueue(x.two, 3'600'000'000'000);
+  ASSERT_NE(x.tested.take(16 * mib, x.two), 0U);
+  x.tested.give(x.tested.take(100 * mib, x.one));
+  x.tested.locked([](arena& parts, arena_lock&) GPUMEM_UNDER_LOCK { parts.state.fits.idle_last = true; });
+  const std::uint64_t before_bytes = x.tested.stats().reserved_bytes;
+  for (std::uint64_t k = 0; k < 100; ++k) {
+    x.tested.give(x.tested.take(mib + 512 * (k * k % 1000), x.one));
+    x.tested.give(x.tested.take(100 * mib - 512 * (k * k % 1000), x.one));
+  }
+  EXPECT_LE(x.tested.stats().reserved_bytes, before_bytes + 32 * mib);
 }
 
 TEST(oom_ladder, callbacks_are_asked_again_while_they_say_yes_and_may_throw) {
