@@ -2,7 +2,8 @@
 /// as under growth.
 ///
 /// The pool, not the policy, follows the plan and places blocks in the segment. Without a plan the policy works as
-/// growth, but gives nothing back before it grows. `planned:record` and `planned:renew` also write the plan.
+/// growth, but gives nothing back before it grows, and keeps no segment whole. `planned:record` and `planned:renew`
+/// also write the plan.
 #include "built_in.hpp"
 #include "growth_rule.hpp"
 #include "segment_sizes.hpp"

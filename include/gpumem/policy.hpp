@@ -137,9 +137,11 @@ class policy {
   /// Whether wholly idle segments may go back to the device. By default only on `trim`.
   [[nodiscard]] virtual bool gives_back(give_back why, const pool_view&) const { return why == give_back::trim; }
 
-  /// Whether a pool of whole segments grows for a request rather than divide a segment for it that larger requests keep
-  /// coming to, more often than blocks of the request's size are freed. It still divides the segment if it cannot grow,
-  /// or if another one of that size is free. Called when the pool begins to take whole segments. By default not.
+  /// Whether a pool of whole segments grows rather than divide a segment to which large requests keep coming, for a
+  /// block that would probably still live when the next one comes: blocks of about its size have lately lived longer
+  /// than the time between the latest two large requests. The pool divides the segment if another such segment of its
+  /// size or more is wholly free, if it cannot grow, and for good once the program repeats (`pool_view::repeats`).
+  /// Called when the pool opens, and again if it falls back from pages to segments. By default not.
   [[nodiscard]] virtual bool keeps_segments_whole() const { return false; }
 
   /// Whether an idle segment goes back before the pool grows by `grow_bytes`. Called only for a pool of whole segments;

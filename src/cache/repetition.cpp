@@ -15,7 +15,7 @@ void repetition::count(std::uint64_t bytes, std::uint64_t live_bytes) noexcept {
     const std::uint64_t mixed = mixed_bits(bytes + mixed_bits(live_bytes / live_unit_bytes + mixed_bits(before)));
     return std::max<std::uint64_t>(mixed / 2 * 2, 2) + kind;
   };
-  // What the program began with comes again after the end of its step.
+  // The first requests of a program come again after the last one of its step.
   const std::uint64_t at_beginning = hash_after(0);
   const std::uint64_t hash = place_of(at_beginning) == at_beginning ? at_beginning : hash_after(after_bytes);
   if ((hash & skipped_bits_[kind]) != 0) return;

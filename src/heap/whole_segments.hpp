@@ -6,10 +6,9 @@
 //
 // - the time between the latest two large requests to the segment, or to one that it took the place of. Once twice that
 //   has passed, no more are expected;
-// - how long the latest blocks of about the small one's size live: the time that all of them have lived so far, over
-// how
-//   many of them were freed (the estimate of greatest likelihood where lives end at a constant rate). It rises for as
-//   long as they stay. Older blocks, such as weights, do not count.
+// - how long the latest blocks of about the small one's size live: the time that all have lived so far, over the number
+//   of those that were freed, and one (about the estimate of greatest likelihood where lives end at a constant rate).
+//   It rises for as long as they stay. Older blocks, such as weights, do not count.
 //
 // The pool's lock guards everything.
 #pragma once
@@ -94,16 +93,16 @@ class whole_segments {
    public:
     std::uint32_t add(std::uint64_t time) noexcept {
       if (recent_[newest_ % 2].made == made_each) recent_[++newest_ % 2] = {};
-      generation& now = recent_[newest_ % 2];
-      now.advance(time);
-      ++now.made;
-      ++now.live;
+      generation& blocks = recent_[newest_ % 2];
+      blocks.advance(time);
+      ++blocks.made;
+      ++blocks.live;
       return newest_;
     }
-    void remove(std::uint32_t of, std::uint64_t time) noexcept {
-      if (newest_ - of > 1) return;
-      recent_[of % 2].advance(time);
-      --recent_[of % 2].live;
+    void remove(std::uint32_t born, std::uint64_t time) noexcept {
+      if (newest_ - born > 1) return;
+      recent_[born % 2].advance(time);
+      --recent_[born % 2].live;
     }
     [[nodiscard]] std::uint64_t mean_life(std::uint64_t time) const noexcept {
       const auto [one, other] = recent_;

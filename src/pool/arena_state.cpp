@@ -66,7 +66,7 @@ block_index arena_state::search(const pending_request& request) {
 
 // A pool that is full is not made to ask the driver again at each request.
 bool arena_state::may_divide(const pending_request& request) const {
-  return request.may_divide || pool_budget.reserved() == full_at_bytes;
+  return request.may_divide || pool_budget.is_full();
 }
 
 bool arena_state::keeps_whole(const pending_request& request) const {

@@ -111,8 +111,6 @@ struct arena_state {
   /// Counters; `arena::figures` fills in the bytes.
   statistics counts GPUMEM_GUARDED_BY(under_arena_lock);
   flight_record flight GPUMEM_GUARDED_BY(under_arena_lock);
-  /// What the pool held when it could not grow to keep a segment whole; while it holds that much it does not try again.
-  std::uint64_t full_at_bytes GPUMEM_GUARDED_BY(under_arena_lock) = UINT64_MAX;
 
   /// Sets the policy's rules: for pages, or for segments if `own` has no range.
   void set_rules(const page_rules& own) GPUMEM_UNDER_LOCK {

@@ -51,12 +51,17 @@ class budget {
     const std::uint64_t own = held < most ? most - held : 0;
     return group_ ? std::min(own, group_->left()) : own;
   }
+  /// The limit or the device refused to let the pool grow.
+  void note_full() noexcept { full_at_.store(reserved(), std::memory_order_relaxed); }
+  /// Whether the pool holds as much as when that last happened.
+  [[nodiscard]] bool is_full() const noexcept { return reserved() == full_at_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool in_group() const noexcept { return group_ != nullptr; }
   void set_limit(std::uint64_t bytes) noexcept { limit_.store(bytes, std::memory_order_seq_cst); }
 
  private:
   std::atomic<std::uint64_t> limit_;
   std::atomic<std::uint64_t> reserved_{0};
+  std::atomic<std::uint64_t> full_at_{UINT64_MAX};
   const std::shared_ptr<group_ledger> group_;
 };
 

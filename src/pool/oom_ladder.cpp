@@ -78,13 +78,13 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
   return grown;
 }
 
-// The request's free memory would serve it, but should stay whole. Takes memory from nobody else for it, neither from
-// caches nor from streams, and divides that memory if the pool cannot grow.
+// For a request that free memory of its owner would serve, which should stay whole. Threads' caches and other streams
+// keep their memory. If the pool cannot grow, the request divides the free memory.
 step_result oom_ladder::grow_to_keep_whole(arena_lock& lock, pending_request& request) {
   merger_.note_held();
   const step_result grown = growth_.grow(lock, request);
   if (grown.found()) return grown;
-  if (request.limit_refused || request.device_refused) state_.full_at_bytes = state_.pool_budget.reserved();
+  if (request.limit_refused || request.device_refused) state_.pool_budget.note_full();
   request.may_divide = true;
   return step_result::of_search(state_.search(request));
 }

@@ -6,7 +6,8 @@
 //   4 another stream's memory, behind fences on that stream           5 grow, as the policy says; if the device has
 //                                                                       no work, idle segments may go back first,
 //                                                                       else they may become one later
-// Last resorts, for a request that would otherwise be refused
+// Before step 2, the pool grows for a request that free memory of its owner would serve which should stay whole; if
+// that fails, the request takes this memory. Last resorts, for a request that would otherwise be refused
 //   6 the same as step 4, with events on the whole context
 //   7 under `device`: all other streams' memory at once               8 give idle segments back, and grow
 // Then, while the request may still wait (one `wait_deadline` for the whole request)

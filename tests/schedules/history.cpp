@@ -117,6 +117,17 @@ void history::returned_segments(const device& card, address begin, std::uint64_t
 
 bool history::is_small(std::uint64_t bytes) const noexcept { return setup_.policy == "caching" && bytes <= mib; }
 
+// Whether the policy may keep the segment whole for large requests, of which two came to it before
+// (src/heap/whole_segments.hpp).
+bool history::stays_whole(const held_segment& segment, std::uint64_t bytes) const noexcept {
+  const bool keeps = setup_.policy == "growth" || setup_.policy == "hard_cap" || setup_.policy == "multi_pool";
+  const auto is_large = [&](const held_block& block) {
+    return block.begin >= segment.begin && block.begin < segment.begin + segment.bytes &&
+           block.bytes > segment.bytes / 2;
+  };
+  return keeps && bytes <= segment.bytes / 2 && std::ranges::count_if(blocks_, is_large) >= 2;
+}
+
 std::string history::judge_growth(std::size_t request, const device& card, std::uint64_t bytes, std::uint64_t now_ns,
                                   std::uint64_t work_done_ns) const {
   const asked& asked_for = requests_[request];
@@ -134,6 +145,7 @@ std::string history::judge_growth(std::size_t request, const device& card, std::
       return block.begin >= segment.begin && block.begin < segment.begin + segment.bytes && block.held.meets(during);
     };
     if (std::ranges::any_of(blocks_, in_segment)) continue;
+    if (stays_whole(segment, asked_for.bytes)) continue;
     return fmt::format(
         "a segment of {} MiB is taken at {} ns for a request of {} bytes, although a segment of {} MiB has been idle "
         "since before it",

@@ -92,6 +92,8 @@ class history {
     bool of_small_requests;
     window present;
   };
+
+  [[nodiscard]] bool stays_whole(const held_segment& segment, std::uint64_t bytes) const noexcept;
   struct pool_limit {
     std::uint32_t pool;
     std::uint64_t bytes;
