@@ -139,8 +139,8 @@ class policy {
 
   /// Whether a pool of whole segments grows rather than divide a segment to which large requests keep coming, for a
   /// block that would probably still live when the next one comes: blocks of about its size have lately lived longer
-  /// than the time between the latest two large requests. The pool divides the segment if another such segment of its
-  /// size or more is wholly free, if it cannot grow, and for good once the program repeats (`pool_view::repeats`).
+  /// than the time between the latest two large requests. The pool still divides the segment if another such segment
+  /// is wholly free, and if the pool cannot grow. Once the program repeats (`pool_view::repeats`) it divides any.
   /// Called when the pool opens, and again if it falls back from pages to segments. By default not.
   [[nodiscard]] virtual bool keeps_segments_whole() const { return false; }
 

@@ -36,8 +36,8 @@ struct best_fit {
   /// idle memory bit by bit: free blocks that merge are as pending as the latest of them, so other streams never find
   /// that memory done, and the pool grows at each repetition.
   bool idle_last = false;
-  /// A request that would be in the way of large ones in a segment takes that segment only if another one of its size
-  /// is whole (whole_segments.hpp).
+  /// A request that would be in the way of large ones in the best fitting segment (whole_segments.hpp) takes the next
+  /// best block, or that segment if another such segment of its size or more is wholly free, or nothing.
   bool keeps_segments_whole = false;
 
   /// Carves a live block from free memory; `no_block` if nothing fits.

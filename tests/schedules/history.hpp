@@ -92,14 +92,14 @@ class history {
     bool of_small_requests;
     window present;
   };
-
-  [[nodiscard]] bool stays_whole(const held_segment& segment, std::uint64_t bytes) const noexcept;
   struct pool_limit {
     std::uint32_t pool;
     std::uint64_t bytes;
     window in_force{};
     moment set = window::open;  // its call has returned
   };
+
+  [[nodiscard]] bool stays_whole(const held_segment& segment, std::uint64_t bytes) const noexcept;
   std::string judge(const asked& asked_for) const;
   [[nodiscard]] std::uint64_t busy_bytes(const asked& asked_for) const;
   [[nodiscard]] bool is_small(std::uint64_t bytes) const noexcept;
