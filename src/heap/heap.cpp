@@ -26,7 +26,8 @@ void heap::make_room_for_segment() {
   spare_segments_.reserve(segments_.capacity());
 }
 
-segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned segment_class, bool backed) {
+segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned segment_class, bool backed,
+                                std::uint64_t first_bytes) {
   make_room_for_segment();
   const block_index i = blocks_.take();
   segment_index s = static_cast<segment_index>(segments_.size());
@@ -41,7 +42,7 @@ segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsign
   b.bytes = bytes;
   b.segment = s;
   b.segment_class = static_cast<std::uint8_t>(segment_class);
-  segments_[s] = {begin, bytes, i, b.segment_class, !backed, whole_.came(bytes)};
+  segments_[s] = {begin, bytes, i, b.segment_class, !backed, whole_.came(bytes, first_bytes)};
   counters_.add_segment();
   if (!backed) {
     pieces_.expect_unbacked();

@@ -53,8 +53,9 @@ class heap {
   void set_blocks_aside(std::uint32_t blocks) noexcept { blocks_.set_aside(blocks); }
 
   /// Adds one idle block over `[begin, begin + bytes)`, or one unbacked block if it is not `backed`. Both are multiples
-  /// of 512, and the range touches no other segment's blocks.
-  segment_index add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned segment_class, bool backed = true);
+  /// of 512, and the range touches no other segment's blocks. The first block in it will have `first_bytes`, if not 0.
+  segment_index add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned segment_class, bool backed = true,
+                            std::uint64_t first_bytes = 0);
   /// True if one idle block covers the whole segment.
   [[nodiscard]] bool segment_idle(segment_index segment) const noexcept;
   /// Requires `segment_idle`.

@@ -59,8 +59,9 @@ class whole_segments {
   }
 
   /// The history of a new segment: that of the one which it takes the place of, the latest that was used whole, if that
-  /// had its size or, at least, half of it.
-  [[nodiscard]] segment_history came(std::uint64_t segment_bytes) noexcept {
+  /// had its size or, at least, half of it. A segment that is taken for a small block of `first_bytes` has none.
+  [[nodiscard]] segment_history came(std::uint64_t segment_bytes, std::uint64_t first_bytes = 0) noexcept {
+    if (first_bytes != 0 && is_small(segment_bytes, first_bytes)) return {};
     if (gone_bytes_ > segment_bytes || is_small(segment_bytes, gone_bytes_)) return {};
     gone_bytes_ = 0;
     return std::exchange(gone_, {});

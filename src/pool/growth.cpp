@@ -91,7 +91,7 @@ std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, 
     });
     if (acquired.ok()) {
       reserved.keep(size);
-      state_.blocks.add_segment(*acquired, size, request.segment_class);
+      state_.blocks.add_segment(*acquired, size, request.segment_class, true, request.bytes);
       ++state_.counts.grown_segments;
       state_.count_taken(size);
       state_.note(slow_event::segment_taken, size);

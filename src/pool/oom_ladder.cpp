@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "log.hpp"
 #include "text.hpp"
@@ -115,6 +116,9 @@ step_result oom_ladder::return_before_growth(arena_lock& lock, pending_request& 
 }
 
 step_result oom_ladder::last_resorts(arena_lock& lock, pending_request& request) {
+  if (!std::exchange(request.may_divide, true)) {
+    if (const block_index i = state_.search(request); i != no_block) return step_result::of_search(i);
+  }
   const context_events permit{state_.streams.captures()};
   if (state_.streams.keys().captures_may_hide()) {
     const std::uint64_t idle_bytes = state_.blocks.totals().idle_bytes;

@@ -7,7 +7,8 @@
 //                                                                       no work, idle segments may go back first,
 //                                                                       else they may become one later
 // Before step 2, the pool grows for a request that free memory of its owner would serve which should stay whole; if
-// that fails, the request takes this memory. Last resorts, for a request that would otherwise be refused
+// that fails, the request takes this memory. Last resorts, for a request that would otherwise be refused; it may divide
+// any memory from here on
 //   6 the same as step 4, with events on the whole context
 //   7 under `device`: all other streams' memory at once               8 give idle segments back, and grow
 // Then, while the request may still wait (one `wait_deadline` for the whole request)

@@ -91,6 +91,17 @@ TEST(whole_segments, a_segment_takes_the_place_of_one_that_went_back) {
   }
 }
 
+TEST(whole_segments, a_segment_that_is_taken_for_a_small_block_takes_the_place_of_none) {
+  one_segment x;
+  x.keep_small(4);
+  x.use_whole(2);
+  x.all.went(x.segment, segment_bytes);
+  x.segment = x.all.came(segment_bytes, segment_bytes / 2);
+  EXPECT_FALSE(x.in_the_way());
+  x.segment = x.all.came(segment_bytes, segment_bytes / 2 + 512);
+  EXPECT_TRUE(x.in_the_way());
+}
+
 TEST(whole_segments, a_segment_with_a_small_block_is_not_whole) {
   one_segment x;
   x.keep_small(4);

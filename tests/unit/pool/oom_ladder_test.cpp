@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "cacheless_pool.hpp"
 #include "log.hpp"
@@ -140,16 +142,17 @@ TEST(oom_ladder, a_policy_that_gives_back_under_pressure_gets_segments_of_anothe
   EXPECT_EQ(x.device.used_bytes(), 16 * mib);
 }
 
-/// Takes what is needed, at least a step, and would give back everything before it grows.
+/// Takes what is needed, at least a step, and with `returns` would give back everything before it grows.
 struct keeps_whole final : policy {
   std::uint64_t step_bytes;
-  explicit keeps_whole(std::uint64_t step = 0) : step_bytes{step} {}
+  bool returns;
+  explicit keeps_whole(std::uint64_t step = 0, bool gives = true) : step_bytes{step}, returns{gives} {}
   segment_request grow(const pool_view&, std::uint64_t need) override {
     return {.bytes = std::max(need, step_bytes), .least_bytes = need};
   }
   [[nodiscard]] bool keeps_segments_whole() const override { return true; }
   [[nodiscard]] bool returns_before_growth(const pool_view&, std::uint64_t, std::uint64_t) const override {
-    return true;
+    return returns;
   }
 };
 
@@ -179,7 +182,8 @@ struct pool_that_keeps_whole {
   stream_ref two = device.create_stream();
   address large = 0;
   explicit pool_that_keeps_whole(stream_reuse reuse, std::uint64_t step_bytes = 0)
-      : tested{device, config(reuse), std::make_unique<keeps_whole>(step_bytes)} {
+      : pool_that_keeps_whole{config(reuse), std::make_unique<keeps_whole>(step_bytes)} {}
+  pool_that_keeps_whole(const pool_config& c, std::unique_ptr<policy> grows) : tested{device, c, std::move(grows)} {
     for (int k = 0; k < 16; ++k) EXPECT_NE(tested.take(mib, one), 0U);
     for (int k = 0; k < 3; ++k) tested.give(large = tested.take(100 * mib, one));
   }
@@ -206,6 +210,15 @@ TEST(oom_ladder, a_pool_that_keeps_a_segment_whole_grows_before_it_waits_for_ano
     EXPECT_EQ(after.host_waits + after.device_waits, before.host_waits + before.device_waits);
     EXPECT_EQ(after.reserved_bytes, before.reserved_bytes + 2 * mib);
   }
+}
+
+TEST(oom_ladder, a_request_divides_what_becomes_free_too_late_to_keep_it_whole) {
+  pool_config no_wait = pool_that_keeps_whole::config(stream_reuse::poll);
+  no_wait.limit_bytes = 116 * mib;  // what stream one's blocks take
+  no_wait.free_wait_ns = 0;
+  pool_that_keeps_whole x{no_wait, std::make_unique<keeps_whole>(0, false)};
+  const address of_two = x.tested.take(mib, x.two);
+  EXPECT_TRUE(of_two >= x.large && of_two < x.large + 100 * mib) << of_two;
 }
 
 TEST(oom_ladder, a_device_that_is_full_is_asked_once_to_keep_a_segment_whole) {
