@@ -88,12 +88,7 @@ class maker {
     scenario program;
     program.setup = make_setup();
     setup_ = program.setup;
-    const std::size_t filled = pick(5);
-    for (std::size_t i = 0; i < filled; ++i) {
-      program.prelude.push_back(make_operation(kind::allocate));
-      program.prelude.back().block = static_cast<std::uint32_t>(i);
-      if (chance(50)) program.prelude.push_back({.action = kind::free, .block = static_cast<std::uint32_t>(i)});
-    }
+    program.prelude = chance(90) ? make_prelude() : make_history();
     program.threads.resize(chance(60) ? 2 : chance(75) ? 3 : 4);
     for (auto& thread : program.threads) {
       const std::size_t length = 3 + pick(6);
@@ -131,6 +126,26 @@ class maker {
       made.preloaded = true;
       made.stream_ids = "notify";
       made.policy = one_of<const char*>({"growth", "growth", "caching"});
+    }
+    return made;
+  }
+
+  std::vector<operation> make_prelude() {
+    std::vector<operation> made;
+    const std::size_t filled = pick(5);
+    for (std::size_t i = 0; i < filled; ++i) {
+      made.push_back(make_operation(kind::allocate));
+      made.back().block = static_cast<std::uint32_t>(i);
+      if (chance(50)) made.push_back({.action = kind::free, .block = static_cast<std::uint32_t>(i)});
+    }
+    return made;
+  }
+
+  // Long enough for rules that learn from earlier requests, such as src/heap/whole_segments.hpp.
+  std::vector<operation> make_history() {
+    std::vector<operation> made;
+    for (std::size_t left = 20 + pick(60); left != 0; --left) {
+      made.push_back(make_operation(chance(50) ? kind::allocate : chance(85) ? kind::free : kind::pass_time));
     }
     return made;
   }
