@@ -4,10 +4,12 @@
 /// slack is half a step (growth_rule.hpp), which is what steps waste on average. Beyond it, the pool moves free pages:
 /// it unmaps them and maps them where they are needed.
 ///
-/// Without a configured slack, pages stop moving once the program repeats its requests (`pool_view::repeats`), so from
-/// the fourth pass through a step on. The addresses then get the pages that they lack, and keep them: soon a step
-/// neither moves pages nor makes any. Pages also stop moving once their moves have cost as much device time as the
-/// pool's memory is worth at the exchange rate (ski rental, Karlin et al. 1988). At a limit they move all the same.
+/// Without a configured slack, the first stream's blocks and those of others lie in ranges of their own. Pages then
+/// move more often, since what one stream frees no longer serves another where it is, but they stop once the program
+/// repeats its requests (`pool_view::repeats`), so from the fourth pass through a step on. The addresses then get the
+/// pages that they lack, and keep them: soon a step neither moves pages nor makes any. Pages also stop moving once
+/// their moves have cost as much device time as the pool's memory is worth at the exchange rate (ski rental, Karlin et
+/// al. 1988). At a limit they move all the same.
 ///
 /// New pages come in runs, which cost little and move only as a whole. For a request that the slack covers, one run
 /// fills a gap, up to `longest_run_steps`. For others a run is a quarter of a step, and may move where a longer one
@@ -46,8 +48,10 @@ class expandable final : public policy {
     return {.range_bytes = address_range_bytes(view),
             .lowest_fit_bytes = growth_rule::least_step_bytes,
             .upper_end_bytes = 112 * kib,
-            .upper_end_pool_bytes = gib};
+            .upper_end_pool_bytes = gib,
+            .streams_apart = !slack_};
   }
+  [[nodiscard]] unsigned segment_classes() const override { return page_rules::classes_apart; }
 
   /// A configured slack is exact to the page. By default the pool makes pages in runs, which are cheap, and some ahead
   /// of rising demand; both lower utilization a little. One small block in a run keeps all of its pages from moving.
@@ -61,14 +65,16 @@ class expandable final : public policy {
     }
     const std::uint64_t step = std::max(round_down(rule_.step_bytes(view.reserved_bytes, true), page_), page_);
     const std::uint64_t room = room_bytes(view, peak + step / 2);
-    if (room < missing_bytes && !has_settled(view)) {
+    const bool settled = has_settled(view);
+    if (room < missing_bytes && !settled) {
       const std::uint64_t short_run = std::max(round_down(step / 4, page_), page_);
       return {.make_bytes = room, .run_bytes = is_near_limit(view, need_bytes) ? page_ : short_run, .over_bytes = 0};
     }
     // No pages are made ahead while one holds all blocks: small blocks would divide them before a large one comes.
     const bool ahead = live > view.peak_live_bytes && live > page_;
     return {.make_bytes = std::max(missing_bytes, ahead ? step : 0),
-            .run_bytes = is_near_limit(view, need_bytes) ? page_ : longest_run_steps * step};
+            .run_bytes = is_near_limit(view, need_bytes) ? page_ : longest_run_steps * step,
+            .other_range_first = settled};
   }
 
   /// The pool does not take whole segments under this policy.

@@ -55,6 +55,13 @@ struct page_rules {
   /// share fewer pages. Applies while the pool holds less than `upper_end_pool_bytes`.
   std::uint64_t upper_end_bytes = 0;
   std::uint64_t upper_end_pool_bytes = 0;
+  /// The first stream's blocks are in segment class 0, those of all other streams in class 1, in another range, so that
+  /// they do not divide the memory that the first stream frees and will ask for again. Under `GPUMEM_STREAM_REUSE=poll`
+  /// pages move from one range to the other; a request takes a place in the other range only if
+  /// `page_request::other_range_first` says so, if pages may not move, or if it would be refused. Under `device` and
+  /// `host` it does so before the pool grows. Requires `classes_apart` segment classes.
+  bool streams_apart = false;
+  static constexpr unsigned classes_apart = 2;
 };
 
 /// How a pool supplies the pages that a request lacks.
@@ -67,6 +74,9 @@ struct page_request {
   /// Idle pages, and those of blocks that the request's own stream has freed, may supply the request. If false, they
   /// only go back to the device.
   bool moves = true;
+  /// Before new pages are made, the request takes a place in the other range (`page_rules::streams_apart`), if one
+  /// fits.
+  bool other_range_first = false;
 };
 
 /// Why a pool considers giving segments back.

@@ -8,13 +8,14 @@ namespace gpumem {
 
 block_index best_fit::take(heap& pool_heap, const placement_request& request) const {
   const auto [owner, segment_class, bytes, alignment, idle, may_divide] = request;
-  const bool lowest = bytes >= lowest_fit_bytes;
+  const bool idle_too = idle != idle_memory::none;
+  const bool lowest = bytes >= lowest_fit_bytes && idle_too;
   // Idle memory that joins the owner's own makes larger holes, which helps large requests most.
   if (lowest && idle == idle_memory::joined) pool_heap.absorb_idle(owner);
   const free_lists& free = pool_heap.free_blocks();
   const bool own_first = idle == idle_memory::last;
   block_index found = lowest ? free.lowest_fit(segment_class, owner, bytes, alignment, own_first)
-                             : free.best_fit(segment_class, owner, true, bytes, alignment, own_first);
+                             : free.best_fit(segment_class, owner, idle_too, bytes, alignment, own_first);
   if (keeps_segments_whole && !may_divide && found != no_block && pool_heap.in_the_way(found, bytes)) {
     found = not_in_the_way(pool_heap, request, found);
   }

@@ -12,6 +12,7 @@ enum class idle_memory : std::uint8_t {
   alike,   ///< as the owner's own
   joined,  ///< likewise, and a large request first merges the owner's free blocks with idle neighbours
   last,    ///< only if no block of the owner fits, so that other owners find it
+  none,    ///< not at all
 };
 
 struct placement_request {

@@ -1,8 +1,8 @@
 // Which segments should stay whole for the large requests that keep coming to them.
 //
-// A small block in a segment keeps large requests out for as long as it lives. If they come more often than that, each
-// needs another segment, so the pool had better take a small step for the small block. The future is not known; it is
-// taken to be as the past, by two times, both counted in requests:
+// A small block, of at most a quarter of its segment, keeps large requests out for as long as it lives. If they come
+// more often than that, each needs another segment, so the pool had better take a small step for the small block. The
+// future is not known; it is taken to be as the past, by two times, both counted in requests:
 //
 // - the time between the latest two large requests to the segment, or to one that it took the place of. Once twice that
 //   has passed, no more are expected;
@@ -70,7 +70,7 @@ class whole_segments {
   /// Whether a block of `bytes` would probably still live in the segment when the next large request comes.
   [[nodiscard]] bool in_the_way(const segment_history& segment, std::uint64_t segment_bytes,
                                 std::uint64_t bytes) const noexcept {
-    if (segment.large_interval == 0 || segment.small_blocks != 0 || !is_small(segment_bytes, bytes)) return false;
+    if (segment.large_interval == 0 || segment.small_blocks != 0 || bytes > segment_bytes / 4) return false;
     if (requests_ - segment.latest_large > 2 * segment.large_interval) return false;
     return classes_[class_of(bytes)].mean_life(requests_) > segment.large_interval;
   }

@@ -84,6 +84,10 @@ result<pending_request> arena::prepare(const request& request, std::uint64_t rou
   pending.bytes = rounded;
   pending.alignment = std::max<std::uint64_t>(request.alignment, block_granularity);
   pending.segment_class = state.pool_policy.segment_class(rounded);
+  if (state.rules.streams_apart) {
+    pending.segment_class = pending.owner == first_owner ? 0 : 1;
+    pending.any_range = state.config.reuse != stream_reuse::poll;
+  }
   pending.place = request.place;
   pending.stream_key = stream_key;
   return pending;

@@ -54,14 +54,20 @@ pool_view arena_state::view() const {
 block_index arena_state::search(const pending_request& request) {
   // A step that repeats has found its places, those of large requests, too. Places that changed would need memory.
   if (fits.keeps_segments_whole && caches.program_repeats()) fits.keeps_segments_whole = false;
-  return fits.take(blocks, {.owner = request.owner,
-                            .segment_class = request.segment_class,
-                            .bytes = request.bytes,
-                            .alignment = request.alignment,
-                            .idle = streams.single() ? idle_memory::alike
-                                    : fits.idle_last ? idle_memory::last
-                                                     : idle_memory::joined,
-                            .may_divide = may_divide(request)});
+  const auto take = [&](unsigned segment_class, idle_memory idle) GPUMEM_UNDER_LOCK {
+    return fits.take(blocks, {.owner = request.owner,
+                              .segment_class = segment_class,
+                              .bytes = request.bytes,
+                              .alignment = request.alignment,
+                              .idle = idle,
+                              .may_divide = may_divide(request)});
+  };
+  const idle_memory idle = streams.single() ? idle_memory::alike
+                           : fits.idle_last ? idle_memory::last
+                                            : idle_memory::joined;
+  const block_index found = take(request.segment_class, idle);
+  if (found != no_block || !rules.streams_apart) return found;
+  return take(1 - request.segment_class, request.any_range ? idle : idle_memory::none);
 }
 
 // A pool that is full is not made to ask the driver again at each request.

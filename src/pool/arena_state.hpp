@@ -37,6 +37,7 @@ struct pending_request {
   std::uint64_t stream_key = 0;
   bool capturing = false;
   bool may_divide = false;  ///< segments that should stay whole, because the pool did not grow
+  bool any_range = false;   ///< not only the range of its own class (page_rules::streams_apart)
   bool limit_refused = false;
   bool device_refused = false;
   bool asked_whether_idle = false;  ///< the streams were asked if they have work, which a request does once
@@ -45,6 +46,9 @@ struct pending_request {
   status driver_error;
   std::optional<wait_deadline> deadline;  ///< set when the request first looks beyond free memory
 
+  [[nodiscard]] bool may_be_in(unsigned block_class) const noexcept {
+    return any_range || block_class == segment_class;
+  }
   /// The least segment that has room for the request wherever it begins.
   [[nodiscard]] std::uint64_t segment_bytes() const noexcept {
     return alignment <= block_granularity ? bytes : bytes + alignment;

@@ -39,6 +39,15 @@ void guarded_policy::fail_as_thrown(const char* function) const {  // called whi
   }
 }
 
+page_rules guarded_policy::pages(const pool_view& view) const {
+  const page_rules rules = ask("pages", &policy::pages, view);
+  if (rules.streams_apart && classes_ != page_rules::classes_apart) {
+    fail("pages", fmt::format("answered streams_apart with {} segment_classes; expected {}", classes_,
+                              page_rules::classes_apart));
+  }
+  return rules;
+}
+
 unsigned guarded_policy::class_of_several(std::uint64_t bytes) const {
   const unsigned answer = ask("segment_class", &policy::segment_class, bytes);
   if (answer >= classes_) {

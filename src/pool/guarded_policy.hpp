@@ -23,7 +23,7 @@ class guarded_policy {
   std::uint64_t smaller(std::uint64_t refused, std::uint64_t least) const {
     return ask("smaller", &policy::smaller, refused, least);
   }
-  page_rules pages(const pool_view& view) const { return ask("pages", &policy::pages, view); }
+  page_rules pages(const pool_view& view) const;
   page_request page_in(const pool_view& view, std::uint64_t need, std::uint64_t missing) const {
     return ask("page_in", &policy::page_in, view, need, missing);
   }

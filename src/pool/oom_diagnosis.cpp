@@ -25,7 +25,7 @@ bool waits(const pending_request& request, owner_id owner) { return owner != idl
 
 /// Whether a block can be part of a run for the request.
 bool joins(const pending_request& request, const block& member) {
-  return member.segment_class == request.segment_class &&
+  return request.may_be_in(member.segment_class) &&
          (member.state == block_state::free || member.state == block_state::fenced);
 }
 
@@ -67,7 +67,10 @@ pending_run run_around(const arena_state& state, const pending_request& request,
 /// allocation are refused many times.
 pending_run find_pending_run(const arena_state& state, const pending_request& request) GPUMEM_UNDER_LOCK {
   const std::uint64_t need = request.bytes + (request.alignment - block_granularity);
-  if (state.blocks.totals(request.segment_class).free_bytes + state.blocks.totals().fenced_bytes < need) return {};
+  const heap_totals& all = state.blocks.totals();
+  const std::uint64_t free_bytes =
+      request.any_range ? all.cached_bytes + all.idle_bytes : state.blocks.totals(request.segment_class).free_bytes;
+  if (free_bytes + all.fenced_bytes < need) return {};
   const auto found = [&](block_index index) GPUMEM_UNDER_LOCK {
     return joins(request, state.blocks.at(index)) ? run_around(state, request, index, need) : pending_run{};
   };

@@ -116,6 +116,7 @@ step_result oom_ladder::return_before_growth(arena_lock& lock, pending_request& 
 }
 
 step_result oom_ladder::last_resorts(arena_lock& lock, pending_request& request) {
+  request.any_range = state_.rules.streams_apart;
   if (!std::exchange(request.may_divide, true)) {
     if (const block_index i = state_.search(request); i != no_block) return step_result::of_search(i);
   }
@@ -173,17 +174,21 @@ step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
 owner_id oom_ladder::best_other(const pending_request& request, block_index* found) const {
   owner_id best_owner = idle_owner;
   *found = no_block;
-  for (const owner_id owner : state_.blocks.free_blocks().owners()) {
-    if (owner == request.owner || !state_.streams[owner].serves_others()) continue;
-    const block_index i =
-        state_.blocks.free_blocks().best_fit(request.segment_class, owner, false, request.bytes, request.alignment);
-    if (i == no_block) continue;
-    const std::uint64_t bytes = state_.blocks.at(i).bytes;
-    const std::uint64_t least = *found != no_block ? state_.blocks.at(*found).bytes : UINT64_MAX;
-    if (bytes > least || (bytes == least && owner > best_owner)) continue;
-    *found = i;
-    best_owner = owner;
-  }
+  const auto look_in = [&](unsigned segment_class) GPUMEM_UNDER_LOCK {
+    for (const owner_id owner : state_.blocks.free_blocks().owners()) {
+      if (owner == request.owner || !state_.streams[owner].serves_others()) continue;
+      const block_index i =
+          state_.blocks.free_blocks().best_fit(segment_class, owner, false, request.bytes, request.alignment);
+      if (i == no_block) continue;
+      const std::uint64_t bytes = state_.blocks.at(i).bytes;
+      const std::uint64_t least = *found != no_block ? state_.blocks.at(*found).bytes : UINT64_MAX;
+      if (bytes > least || (bytes == least && owner > best_owner)) continue;
+      *found = i;
+      best_owner = owner;
+    }
+  };
+  look_in(request.segment_class);
+  if (*found == no_block && request.any_range) look_in(1 - request.segment_class);
   return best_owner;
 }
 
@@ -217,7 +222,7 @@ block_index oom_ladder::take_ordered(const pending_request& request, device_wait
   for (const block_index i : state_.uses.waiting()) {
     const block& b = state_.blocks.at(i);
     const bool fits =
-        b.segment_class == request.segment_class && b.bytes >= request.bytes + (request.alignment - block_granularity);
+        request.may_be_in(b.segment_class) && b.bytes >= request.bytes + (request.alignment - block_granularity);
     if (fits && (smallest == no_block || b.bytes < state_.blocks.at(smallest).bytes)) smallest = best = i;
   }
   if (best != no_block) {
@@ -269,8 +274,7 @@ step_result oom_ladder::reuse_after_wait(arena_lock& lock, pending_request& requ
     return step_result::of_search(state_.search(request));
   }
   const bool any_fenced_fits = std::ranges::any_of(state_.uses.waiting(), [&](block_index index) GPUMEM_UNDER_LOCK {
-    return state_.blocks.at(index).segment_class == request.segment_class &&
-           state_.blocks.at(index).bytes >= request.bytes;
+    return request.may_be_in(state_.blocks.at(index).segment_class) && state_.blocks.at(index).bytes >= request.bytes;
   });
   if (!any_fenced_fits || !fences_.wait_for_all(lock, deadline)) return step_result::outcome::nothing;
   return step_result::of_search(state_.search(request));

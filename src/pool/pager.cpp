@@ -46,6 +46,10 @@ bool pager::add_range(arena_lock& lock, pending_request& request) {
           return fmt::format("pool {} ({}): takes segments, no region of addresses could be reserved: {}",
                              state_.config.name, state_.config.policy_name, range.why().message());
         });
+      } else if (refused && request.segment_class != 0 && state_.rules.streams_apart) {
+        state_.rules.streams_apart = false;  // all streams share the first range
+        request.segment_class = 0;
+        return true;
       } else if (refused) {
         request.device_refused = true;
       } else {
@@ -103,11 +107,20 @@ status pager::execute(arena_lock& lock, remap_batch& step, reservation* reserved
   return done;
 }
 
-// Permits context events: a capture that they would invalidate does not survive moved pages either.
-void pager::fence_before_moves(arena_lock& lock, const pending_request& request) {
+// Whether a place in the other range, if there is one, comes before new pages.
+bool pager::prefers_other_range(const pending_request& request, const page_place& place, bool may_unmap) const {
+  if (!state_.rules.streams_apart) return false;
+  const bool moves = may_unmap && state_.streams.captures().local() == 0;
+  return !moves || state_.pool_policy.page_in(state_.view(), request.bytes, place.missing_bytes).other_range_first;
+}
+
+// Permits context events: a capture that they would invalidate does not survive moved pages either. Memory that is idle
+// by then may serve where it is.
+step_result pager::fence_before_moves(arena_lock& lock, const pending_request& request) {
   const context_events permit{state_.streams.captures()};
   const bool same = state_.streams[request.stream].key == request.stream_key;  // else the slot is another stream's now
   fences_.fence_everything(lock, same ? request.stream : idle_owner);
+  return request.any_range ? step_result::of_search(state_.search(request)) : step_result::outcome::nothing;
 }
 
 // Notes the refusal: the limit leaves no room for pages, or the device has none.
@@ -130,6 +143,14 @@ void pager::note_refusal(pending_request& request, const remap_batch& step, page
   }
 }
 
+// Idle runs may be too long for the pieces of the place `keep`; returning them makes room for other runs.
+void pager::give_back(arena_lock& lock, std::uint64_t bytes, page_span keep, page_manager::paging_limits* may) {
+  may->give_back = false;
+  const std::uint64_t returned = return_stretches(lock, bytes, keep);
+  state_.pages.count_replaced(returned);
+  if (may->room_bytes != UINT64_MAX) may->room_bytes += returned;
+}
+
 step_result pager::page_in(arena_lock& lock, pending_request& request) {
   page_manager::paging_limits may;
   may.unmap = state_.may_give_back(lock);
@@ -148,22 +169,21 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
     if (place->missing_bytes == 0) {
       return step_result::of_search(state_.blocks.carve_at(place->first, place->begin, request.bytes, request.owner));
     }
+    if (!request.any_range && prefers_other_range(request, *place, may.unmap)) {
+      request.any_range = true;
+      if (const block_index i = state_.search(request); i != no_block) return step_result::of_search(i);
+      continue;  // the search may have merged blocks of the place
+    }
     remap_batch step;
     using verdict = page_manager::verdict;
     switch (plan(request, *place, may, &step)) {
       case verdict::poll_first:
         may.poll = false;
-        fence_before_moves(lock, request);
+        if (const step_result placed = fence_before_moves(lock, request); placed.found()) return placed;
         continue;
-      case verdict::give_back_first: {
-        // Idle runs may be too long for the pieces; returning them makes room for other runs.
-        may.give_back = false;
-        const page_span keep = pages_of(place->begin, request.bytes, state_.pages.page_bytes());
-        const std::uint64_t returned = return_stretches(lock, step.new_bytes, keep);
-        state_.pages.count_replaced(returned);
-        if (may.room_bytes != UINT64_MAX) may.room_bytes += returned;
+      case verdict::give_back_first:
+        give_back(lock, step.new_bytes, pages_of(place->begin, request.bytes, state_.pages.page_bytes()), &may);
         continue;
-      }
       case verdict::impossible:
         return note_impossible(request, place->missing_bytes);
       case verdict::ready:

@@ -26,7 +26,11 @@ class pager {
   step_result note_impossible(pending_request& request, std::uint64_t missing_bytes) GPUMEM_UNDER_LOCK;
   [[nodiscard]] page_manager::verdict plan(const pending_request& request, const page_place& place,
                                            page_manager::paging_limits may, remap_batch* step) const GPUMEM_UNDER_LOCK;
-  void fence_before_moves(arena_lock& lock, const pending_request& request) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] bool prefers_other_range(const pending_request& request, const page_place& place,
+                                         bool may_unmap) const GPUMEM_UNDER_LOCK;
+  void give_back(arena_lock& lock, std::uint64_t bytes, page_span keep,
+                 page_manager::paging_limits* may) GPUMEM_UNDER_LOCK;
+  step_result fence_before_moves(arena_lock& lock, const pending_request& request) GPUMEM_UNDER_LOCK;
   bool add_range(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   status execute(arena_lock& lock, remap_batch& step, reservation* reserved) GPUMEM_UNDER_LOCK;
   bool undo_stranded(arena_lock& lock, bool may_unmap) GPUMEM_UNDER_LOCK;

@@ -125,7 +125,7 @@ bool history::stays_whole(const held_segment& segment, std::uint64_t bytes) cons
     return block.begin >= segment.begin && block.begin < segment.begin + segment.bytes &&
            block.bytes > segment.bytes / 2;
   };
-  return keeps && bytes <= segment.bytes / 2 && std::ranges::count_if(blocks_, is_large) >= 2;
+  return keeps && bytes <= segment.bytes / 4 && std::ranges::count_if(blocks_, is_large) >= 2;
 }
 
 std::string history::judge_growth(std::size_t request, const device& card, std::uint64_t bytes, std::uint64_t now_ns,

@@ -71,6 +71,45 @@ TEST(TwoStreams, StepsDoNotTakeMoreForEver) {
   }
 }
 
+/// Steps of two phases, on one stream each, 100 ms apart: `each` repetitions of one phase before the other begins.
+trace phases(unsigned seed, unsigned repetitions, unsigned each) {
+  std::mt19937 random{seed};
+  std::array<std::vector<std::uint64_t>, 2> sizes;
+  for (auto& of_phase : sizes) {
+    for (int k = 0; k < 40; ++k) of_phase.push_back(512 * (1 + random() % (1U << (8 + random() % 9))));
+  }
+  trace t;
+  t.name = "phases";
+  t.streams = {0, 1};
+  t.slots = 40;
+  std::uint64_t now_ns = 0;
+  const auto add = [&](std::uint32_t slot, unsigned phase, op_kind kind) {
+    now_ns += 20'000;
+    t.ops.push_back({.time_ns = now_ns,
+                     .bytes = sizes[phase][slot],
+                     .slot = slot,
+                     .stream = static_cast<std::uint16_t>(phase),
+                     .kind = kind});
+  };
+  for (unsigned k = 0; k < repetitions; ++k) {
+    const unsigned phase = k / each % 2;
+    for (std::uint32_t slot = 0; slot < t.slots; ++slot) add(slot, phase, op_kind::allocate);
+    for (std::uint32_t slot = 0; slot < t.slots; ++slot) add(slot, phase, op_kind::free);
+    now_ns += 100'000'000;
+  }
+  return t;
+}
+
+TEST(TwoStreams, PhasesThatTakeTurnsShareMemory) {
+  for (unsigned seed = 0; seed < 8; ++seed) {
+    for (const unsigned each : {1U, 10U}) {
+      const trace t = phases(seed, 30, each);
+      const double used = figures_of(t, "expandable,stream_ids=notify").utilization();
+      EXPECT_GT(used, .8) << "seed " << seed << ", " << each << " repetitions";
+    }
+  }
+}
+
 /// A random step: a quarter of the requests come from the second stream, and most of these are freed at once.
 std::vector<stream_op> random_step(unsigned seed) {
   constexpr std::array<std::array<std::uint64_t, 5>, 3> sizes_mib{
