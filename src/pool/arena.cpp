@@ -83,11 +83,10 @@ result<pending_request> arena::prepare(const request& request, std::uint64_t rou
   }
   pending.bytes = rounded;
   pending.alignment = std::max<std::uint64_t>(request.alignment, block_granularity);
-  pending.segment_class = state.pool_policy.segment_class(rounded);
-  if (state.rules.streams_apart) {
-    pending.segment_class = pending.owner == first_owner ? 0 : 1;
-    pending.any_range = state.config.reuse != stream_reuse::poll;
-  }
+  pending.apart = state.rules.streams_apart;
+  pending.any_range = pending.apart && state.config.reuse != stream_reuse::poll;
+  pending.segment_class =
+      pending.apart ? unsigned{pending.owner != first_owner} : state.pool_policy.segment_class(rounded);
   pending.place = request.place;
   pending.stream_key = stream_key;
   return pending;

@@ -37,7 +37,8 @@ struct pending_request {
   std::uint64_t stream_key = 0;
   bool capturing = false;
   bool may_divide = false;  ///< segments that should stay whole, because the pool did not grow
-  bool any_range = false;   ///< not only the range of its own class (page_rules::streams_apart)
+  bool apart = false;       ///< its class is that of a stream's range (page_rules::streams_apart)
+  bool any_range = false;   ///< not only the range of its own class
   bool limit_refused = false;
   bool device_refused = false;
   bool asked_whether_idle = false;  ///< the streams were asked if they have work, which a request does once

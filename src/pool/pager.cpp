@@ -46,8 +46,8 @@ bool pager::add_range(arena_lock& lock, pending_request& request) {
           return fmt::format("pool {} ({}): takes segments, no region of addresses could be reserved: {}",
                              state_.config.name, state_.config.policy_name, range.why().message());
         });
-      } else if (refused && request.segment_class != 0 && state_.rules.streams_apart) {
-        state_.rules.streams_apart = false;  // all streams share the first range
+      } else if (refused && request.segment_class != 0 && request.apart) {
+        state_.rules.streams_apart = false;  // all streams share the first range; another thread may have found it, too
         request.segment_class = 0;
         return true;
       } else if (refused) {

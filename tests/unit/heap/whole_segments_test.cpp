@@ -102,6 +102,17 @@ TEST(whole_segments, a_segment_that_is_taken_for_a_small_block_takes_the_place_o
   EXPECT_TRUE(x.in_the_way());
 }
 
+TEST(whole_segments, only_a_block_of_at_most_a_quarter_is_in_the_way) {
+  one_segment x;
+  x.use_whole(2);
+  for (const std::uint64_t bytes : {segment_bytes / 4, segment_bytes / 4 + 512}) {
+    for (int k = 0; k < 4; ++k) x.all.made(x.other, segment_bytes, bytes);
+  }
+  x.use_whole(2);
+  EXPECT_TRUE(x.all.in_the_way(x.segment, segment_bytes, segment_bytes / 4));
+  EXPECT_FALSE(x.all.in_the_way(x.segment, segment_bytes, segment_bytes / 4 + 512));
+}
+
 TEST(whole_segments, a_segment_with_a_small_block_is_not_whole) {
   one_segment x;
   x.keep_small(4);

@@ -147,6 +147,22 @@ TEST(streams_apart, all_streams_share_the_first_range_if_there_are_no_addresses_
   EXPECT_EQ(x.device.calls()[static_cast<std::size_t>(device_call::reserve)], reserves) << "it is asked only once";
 }
 
+TEST(streams_apart, a_request_that_was_under_way_when_another_found_no_addresses_shares_the_first_range) {
+  apart_pool x{8 * page_size};
+  ASSERT_NE(x.take(page_size, x.one), 0U);
+  const std::uint64_t key = *x.tested.key_of(x.two);
+  for (std::uint64_t k = 1; k <= 8; ++k) x.device.fail_nth(device_call::reserve, k, errc::out_of_memory);
+  x.tested.locked([&](arena& parts, arena_lock& lock) GPUMEM_UNDER_LOCK {
+    result<pending_request> late = parts.prepare({.bytes = page_size, .stream = x.two}, page_size, key);
+    ASSERT_TRUE(late.ok());
+    parts.state.rules.streams_apart = false;  // as the other thread's request does
+    const result<block_index> placed = parts.allocate(lock, *late);
+    ASSERT_TRUE(placed.ok());
+    ASSERT_NE(*placed, no_block);
+    parts.free_block(*placed, late->owner);
+  });
+}
+
 TEST(streams_apart, a_policy_needs_two_segment_classes) {
   sim_device device;
   auto one_class = std::make_unique<pages_apart>(8 * page_size, false);

@@ -73,7 +73,7 @@ TEST_P(Refusals, NoneOnADeviceThatHasRoom) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, Refusals,
-                         testing::Values("growth", "growth,stream_reuse=poll", "growth,stream_reuse=host",
+                         testing::Values("growth", "growth,stream_reuse=device", "growth,stream_reuse=host",
                                          "growth,thread_cache=0", "growth:segments", "growth:backing=mapped", "caching",
                                          "expandable"));
 
