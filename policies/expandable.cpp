@@ -1,8 +1,8 @@
 /// expandable: maps memory page by page behind reserved addresses, and reuses idle pages before it makes new ones.
 ///
-/// Reserved memory may exceed the peak of live memory by the slack, and by a step that was made ahead. By default the
-/// slack is half a step (growth_rule.hpp), which is what steps waste on average. Beyond it, the pool moves free pages:
-/// it unmaps them and maps them where they are needed.
+/// Reserved memory may exceed the peak of live memory by the slack, with the pages that are made ahead of demand. By
+/// default the slack is half a step (growth_rule.hpp), which is what steps waste on average. Beyond it, the pool moves
+/// free pages: it unmaps them and maps them where they are needed.
 ///
 /// Without a configured slack, the first stream's blocks and those of others lie in ranges of their own. Pages then
 /// move more often, since what one stream frees no longer serves another where it is, but they stop once the program
@@ -11,15 +11,16 @@
 /// their moves have cost as much device time as the pool's memory is worth at the exchange rate (ski rental, Karlin et
 /// al. 1988). At a limit they move all the same.
 ///
-/// New pages come in runs, which cost little and move only as a whole. For a request that the slack covers, one run
-/// fills a gap, up to `longest_run_steps`. For others a run is a quarter of a step, and may move where a longer one
-/// could not.
+/// New pages come in runs, which cost little and move only as a whole: one small block in a run keeps all of it where
+/// it is. At a new peak of live memory, as when a program loads what stays, one run fills a gap. Otherwise a run is at
+/// most a step, and the page in which the request ends, where other blocks will begin, is a run of its own
+/// (page_manager::plan). For a request that the slack does not cover a run is a third of a step, and may move where a
+/// longer one could not.
 ///
-/// | parameter           |                                                                           |
-/// |---------------------|---------------------------------------------------------------------------|
-/// | `exchange_rate`     | as for growth; the default is 16 times as high (`scarcity`)               |
-/// | `longest_run_steps` | no run is longer than 16 steps, since few gaps would take it when it moves |
-/// | `singly`            | the last 16 GiB are made page by page, since single pages can always move |
+/// | parameter       |                                                                           |
+/// |-----------------|---------------------------------------------------------------------------|
+/// | `exchange_rate` | as for growth; the default is 16 times as high (`scarcity`)               |
+/// | `singly`        | the last 16 GiB are made page by page, since single pages can always move |
 ///
 /// The least step is growth's; requests of that size go to the lowest place. `page_rules::upper_end_bytes` and
 /// `upper_end_pool_bytes` place small blocks; no number of pages depends on them.
@@ -54,7 +55,7 @@ class expandable final : public policy {
   [[nodiscard]] unsigned segment_classes() const override { return page_rules::classes_apart; }
 
   /// A configured slack is exact to the page. By default the pool makes pages in runs, which are cheap, and some ahead
-  /// of rising demand; both lower utilization a little. One small block in a run keeps all of its pages from moving.
+  /// of rising demand; both lower utilization a little.
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t need_bytes,
                                      std::uint64_t missing_bytes) const override {
     const std::uint64_t live = view.live_bytes + need_bytes;
@@ -64,16 +65,17 @@ class expandable final : public policy {
               .run_bytes = page_};
     }
     const std::uint64_t step = std::max(round_down(rule_.step_bytes(view.reserved_bytes, true), page_), page_);
-    const std::uint64_t room = room_bytes(view, peak + step / 2);
+    const std::uint64_t slack = step / 2;
+    const std::uint64_t room = room_bytes(view, peak + slack);
+    const bool singly_made = is_near_limit(view, need_bytes);
     const bool settled = has_settled(view);
     if (room < missing_bytes && !settled) {
-      const std::uint64_t short_run = std::max(round_down(step / 4, page_), page_);
-      return {.make_bytes = room, .run_bytes = is_near_limit(view, need_bytes) ? page_ : short_run, .over_bytes = 0};
+      const std::uint64_t short_run = std::max(round_down(step / 3, page_), page_);
+      return {.make_bytes = room, .run_bytes = singly_made ? page_ : short_run, .over_bytes = 0};
     }
-    // No pages are made ahead while one holds all blocks: small blocks would divide them before a large one comes.
-    const bool ahead = live > view.peak_live_bytes && live > page_;
-    return {.make_bytes = std::max(missing_bytes, ahead ? step : 0),
-            .run_bytes = is_near_limit(view, need_bytes) ? page_ : longest_run_steps * step,
+    const bool at_peak = view.live_bytes == view.peak_live_bytes;
+    return {.make_bytes = std::max(missing_bytes, ahead_bytes(view, live, room, step)),
+            .run_bytes = singly_made ? page_ : (at_peak ? UINT64_MAX : step),
             .other_range_first = settled};
   }
 
@@ -84,8 +86,15 @@ class expandable final : public policy {
 
  private:
   static constexpr std::uint64_t singly = 16 * gib;
-  static constexpr std::uint64_t longest_run_steps = 16;
 
+  /// The least bytes to make where the slack covers what is missing: `live` bytes with the request, `room` bytes of
+  /// slack. Once the program repeats its step, half a step, so that its addresses soon lack no page. None ahead while
+  /// one page holds all blocks: small blocks would divide it before a large one comes.
+  [[nodiscard]] std::uint64_t ahead_bytes(const pool_view& view, std::uint64_t live, std::uint64_t room,
+                                          std::uint64_t step) const {
+    if (view.repeats) return step / 2;
+    return live > view.peak_live_bytes && live > page_ ? std::min(room, step) : 0;
+  }
   /// Whether pages stop moving by default.
   [[nodiscard]] bool has_settled(const pool_view& view) const {
     return view.repeats ||

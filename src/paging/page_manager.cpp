@@ -123,21 +123,30 @@ page_manager::verdict page_manager::plan(const page_place& place, std::uint64_t 
     return verdict::give_back_first;
   }
   if (make > room) return verdict::impossible;
+  if (fresh > place.missing_bytes && limits.give_back) make += plan_ahead(fresh - place.missing_bytes, step);
+  // Other blocks will lie in the pages made ahead, and in the request's last page if it ends within that. In runs of
+  // their own, these do not keep the request's other pages from moving. The last page stays with the others where the
+  // policy does not bound the runs, and where it makes less than is missing, so that runs are short.
+  const bool last_apart = ask.moves && ask.run_bytes != UINT64_MAX && fresh >= place.missing_bytes;
+  const address shared_begin = last_apart ? round_down(place.begin + bytes, page) : keep.end;
   for (std::size_t p = 0; p < step->pieces.size(); ++p) {
-    add_new(*step, step->pieces[p].begin + filled[p], step->pieces[p].bytes - filled[p], run_bytes, page);
+    const address begin = step->pieces[p].begin + filled[p];
+    const address end = step->pieces[p].begin + step->pieces[p].bytes;
+    const bool one_page = std::min(end, keep.end) - begin <= page;
+    const address shared = ask.moves && one_page ? begin : std::clamp(shared_begin, begin, end);
+    add_new(*step, begin, shared - begin, run_bytes, page);
+    add_new(*step, shared, end - shared, run_bytes, page);
   }
-  if (fresh > place.missing_bytes && limits.give_back) make += plan_ahead(fresh - place.missing_bytes, run_bytes, step);
   step->new_bytes = make;
   return verdict::ready;
 }
 
 // Extends the last piece by up to `bytes` of the unbacked addresses after it. Returns the bytes added.
-std::uint64_t page_manager::plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, remap_batch* step) const {
+std::uint64_t page_manager::plan_ahead(std::uint64_t bytes, remap_batch* step) const {
   unbacked_piece& last = step->pieces.back();
   const block& b = heap_.at(unbacked_at(last.begin));
   const std::uint64_t end = last.begin + last.bytes;
   const std::uint64_t more = std::min(bytes, b.begin + b.bytes - end);
-  add_new(*step, end, more, run_bytes, page_bytes());
   last.bytes += more;
   return more;
 }

@@ -111,7 +111,7 @@ class page_manager {
  private:
   std::uint64_t move_runs(owner_id owner, page_span keep, std::uint64_t bytes, std::vector<std::uint64_t>* filled,
                           remap_batch* step) const;
-  std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, remap_batch* step) const;
+  std::uint64_t plan_ahead(std::uint64_t bytes, remap_batch* step) const;
   [[nodiscard]] block_index unbacked_at(address target) const noexcept;
   [[nodiscard]] block_index free_at(address target, owner_id owner) const noexcept;
   [[nodiscard]] std::function<bool(const mapped_run&)> unfit(page_span keep) const;

@@ -59,8 +59,45 @@ TEST(paged_backing, makes_what_is_missing_and_what_the_policy_wants_ahead) {
   ASSERT_NE(i, no_block);
   EXPECT_EQ(x.last.new_bytes, 4 * page) << "two were missing";
   EXPECT_EQ(x.last.mapped_pages, 4U);
-  EXPECT_EQ(x.tested.map().runs().size(), 2U) << "in runs of two";
+  EXPECT_EQ(x.tested.map().runs().size(), 3U) << "no run is longer than two";
   x.give(i);
+}
+
+// Else a small block behind a large one would keep all of the large one's pages from moving once it is free.
+TEST(paged_backing, makes_the_page_in_which_a_request_ends_apart) {
+  const auto runs_of = [](std::uint64_t request, std::uint64_t make, bool moves = true, std::uint64_t run = 8 * page) {
+    one_range x;
+    page_manager::paging_limits may = x.means(make, run);
+    may.policy.moves = moves;
+    const block_index i = x.take(request, may);
+    EXPECT_NE(i, no_block);
+    std::vector<std::uint64_t> pages;
+    for (const auto& [begin, made] : x.tested.map().runs()) pages.push_back(made.bytes / page);
+    x.give(i);
+    return pages;
+  };
+  using pages = std::vector<std::uint64_t>;
+  EXPECT_EQ(runs_of(3 * page + 512, 4 * page), (pages{3, 1}));
+  EXPECT_EQ(runs_of(3 * page + 512, 2 * page), (pages{4})) << "more than the policy wants";
+  EXPECT_EQ(runs_of(3 * page + 512, 6 * page), (pages{3, 3})) << "with the pages made ahead";
+  EXPECT_EQ(runs_of(3 * page, 5 * page), (pages{3, 2})) << "it ends with its page";
+  EXPECT_EQ(runs_of(512, 4 * page), (pages{4})) << "it has no other page";
+  EXPECT_EQ(runs_of(3 * page + 512, 6 * page, true, UINT64_MAX), (pages{4, 2})) << "runs without a bound";
+  EXPECT_EQ(runs_of(512, 4 * page, true, UINT64_MAX), (pages{4}));
+  EXPECT_EQ(runs_of(3 * page + 512, 6 * page, false), (pages{4, 2})) << "no page moves";
+  EXPECT_EQ(runs_of(512, 4 * page, false), (pages{1, 3})) << "pages that never move go back apart";
+}
+
+TEST(paged_backing, frees_a_large_request_for_a_move_though_a_small_one_lies_behind_it) {
+  one_range x;
+  const block_index large = x.take(3 * page + 512, x.means(4 * page, 8 * page));
+  const block_index small = x.blocks.carve(x.blocks.at(large).next, 512, 512);
+  x.give(large);
+  const block_index i = x.take(4 * page, x.means(page, 8 * page));
+  ASSERT_NE(i, no_block);
+  EXPECT_EQ(x.last.remapped_pages, 3U);
+  x.give(i);
+  x.give(small);
 }
 
 TEST(paged_backing, makes_runs_of_equal_length) {

@@ -66,23 +66,33 @@ TEST(Expandable, SlackInBytesAndNone) {
   EXPECT_EQ(none->page_in(holding(100 * mib, 90 * mib, 100 * mib), 10 * mib, 10 * mib).make_bytes, 0U);
 }
 
-TEST(Expandable, ByDefaultMakesAStepAheadWhileTheDemandRises) {
+TEST(Expandable, ByDefaultMakesPagesAheadWhileTheDemandRises) {
   const auto p = with_slack("");
-  const page_request rising = p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 20 * mib, 20 * mib);
-  // sqrt(2 * 42.9 us * 10240 MiB / 1536 us per MiB) = 23.9 MiB, on an H100
-  EXPECT_EQ(rising.make_bytes, 22 * mib);
-  EXPECT_EQ(rising.run_bytes, 16 * 22 * mib) << "all of it at once";
-  EXPECT_EQ(p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 300 * mib, 300 * mib).make_bytes, 300 * mib)
-      << "nothing ahead of a large request";
-  EXPECT_EQ(p->page_in(holding(gib, 9 * gib, 10 * gib), 20 * mib, 20 * mib).make_bytes, 20 * mib)
-      << "after `trim`: as much was live before";
+  const auto made = [&](std::uint64_t reserved, std::uint64_t live, std::uint64_t need) {
+    return p->page_in(holding(reserved, live, 10 * gib), need, round_up(need, page)).make_bytes;
+  };
+  // A step of sqrt(2 * 42.9 us * 10240 MiB / 1536 us per MiB) = 23.9 MiB, on an H100; in pages 22 MiB.
+  EXPECT_EQ(made(10 * gib, 10 * gib, mib), 12 * mib) << "half a step beyond the new peak, in pages";
+  EXPECT_EQ(made(10 * gib, 10 * gib, 14 * mib), 22 * mib) << "at most a step";
+  EXPECT_EQ(made(10 * gib, 10 * gib, 300 * mib), 300 * mib) << "nothing ahead of a large request";
+  EXPECT_EQ(made(10 * gib + 8 * mib, 10 * gib, 3 * mib), 6 * mib) << "the pool holds pages beyond the peak already";
+  EXPECT_EQ(made(gib, 9 * gib, 20 * mib), 20 * mib) << "after `trim`: as much was live before";
+}
+
+TEST(Expandable, ByDefaultBoundsRunsBelowThePeak) {
+  const auto p = with_slack("");
+  const auto run = [&](std::uint64_t live) {
+    return p->page_in(holding(9 * gib, live, 10 * gib), 20 * mib, 20 * mib).run_bytes;
+  };
+  EXPECT_EQ(run(10 * gib), UINT64_MAX) << "weights, for example, stay";
+  EXPECT_EQ(run(10 * gib - 512), 22 * mib) << "a step";
 }
 
 TEST(Expandable, ByDefaultMovesPagesBeyondHalfAStep) {
   const auto p = with_slack("");
   const page_request moves = p->page_in(holding(10 * gib + 11 * mib, 9 * gib, 10 * gib), 20 * mib, 20 * mib);
   EXPECT_EQ(moves.make_bytes, 0U);
-  EXPECT_EQ(moves.run_bytes, 4 * mib) << "what cannot move is made in short runs, which can";
+  EXPECT_EQ(moves.run_bytes, 6 * mib) << "what cannot move is made in short runs, which can";
   EXPECT_EQ(moves.over_bytes, 0U) << "idle runs go back first";
 }
 
@@ -95,6 +105,13 @@ TEST(Expandable, ByDefaultStopsMovingOnceTheProgramRepeats) {
   v.repeats = true;
   EXPECT_EQ(made(""), 20 * mib);
   EXPECT_EQ(made("0"), 0U) << "a configured slack holds";
+}
+
+TEST(Expandable, ByDefaultMakesHalfAStepAtATimeOnceTheProgramRepeats) {
+  pool_view v = holding(10 * gib + 11 * mib, 9 * gib, 10 * gib);
+  v.repeats = true;
+  EXPECT_EQ(with_slack("")->page_in(v, 20 * mib, page).make_bytes, 11 * mib) << "so that it soon lacks none";
+  EXPECT_EQ(with_slack("")->page_in(v, 300 * mib, 300 * mib).make_bytes, 300 * mib);
 }
 
 TEST(Expandable, ByDefaultStopsMovingOnceMovesHaveCostWhatThePoolIsWorth) {
@@ -120,7 +137,7 @@ TEST(Expandable, MakesNothingAheadWhileOnePageIsEnough) {
   };
   EXPECT_EQ(made(0, 4096), page);
   EXPECT_EQ(made(0, page), page);
-  EXPECT_EQ(made(page, page), 16 * mib);
+  EXPECT_EQ(made(page, page), page + 8 * mib);
 }
 
 TEST(Expandable, TheExchangeRateIsAParameter) {

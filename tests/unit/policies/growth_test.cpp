@@ -150,9 +150,9 @@ TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
        {"16",         // the exchange rate, as a multiple of growth's
         "112",        // where small blocks lie: their size in KiB
         "2",          // the slack is half a step
-        "4",          // runs of a quarter of a step where the slack does not cover a request
+        "3",          // runs of a third of a step where the slack does not cover a request
         "16",         // made singly, in GiB
-        "16",         // the longest run, in steps
+        "2",          // once a step repeats, half a step is made at a time
         "2", "2"}}};  // no overflow; the first half of the limit is made in runs
   for (const auto& [file, expected] : documented) EXPECT_EQ(numbers_in(file), expected) << file;
 }
