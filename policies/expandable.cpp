@@ -87,9 +87,9 @@ class expandable final : public policy {
  private:
   static constexpr std::uint64_t singly = 16 * gib;
 
-  /// The least bytes to make where the slack covers what is missing: `live` bytes with the request, `room` bytes of
-  /// slack. Once the program repeats its step, half a step, so that its addresses soon lack no page. None ahead while
-  /// one page holds all blocks: small blocks would divide it before a large one comes.
+  /// The least bytes to make for a request that the slack covers. `live` includes the request, and `room` is the rest
+  /// of the slack. Once the program repeats its step, half a step, so that its addresses soon lack no page. Nothing is
+  /// made ahead while one page holds all blocks: small blocks would divide it before a large one comes.
   [[nodiscard]] std::uint64_t ahead_bytes(const pool_view& view, std::uint64_t live, std::uint64_t room,
                                           std::uint64_t step) const {
     if (view.repeats) return step / 2;
