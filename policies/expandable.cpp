@@ -73,8 +73,12 @@ class expandable final : public policy {
       const std::uint64_t short_run = std::max(round_down(step / 3, page_), page_);
       return {.make_bytes = room, .run_bytes = singly_made ? page_ : short_run, .over_bytes = 0};
     }
+    // Nothing is made ahead while one page holds all blocks: small blocks would divide it before a large one comes.
+    // Once the program repeats its step, half a step is made at a time, so that its addresses soon lack no page.
+    const bool rises = live > view.peak_live_bytes && live > page_;
+    const std::uint64_t ahead = view.repeats ? slack : rises ? std::min(room, step) : 0;
     const bool at_peak = view.live_bytes == view.peak_live_bytes;
-    return {.make_bytes = std::max(missing_bytes, ahead_bytes(view, live, room, step)),
+    return {.make_bytes = std::max(missing_bytes, ahead),
             .run_bytes = singly_made ? page_ : (at_peak ? UINT64_MAX : step),
             .other_range_first = settled};
   }
@@ -87,14 +91,6 @@ class expandable final : public policy {
  private:
   static constexpr std::uint64_t singly = 16 * gib;
 
-  /// The least bytes to make for a request that the slack covers. `live` includes the request, and `room` is the rest
-  /// of the slack. Once the program repeats its step, half a step, so that its addresses soon lack no page. Nothing is
-  /// made ahead while one page holds all blocks: small blocks would divide it before a large one comes.
-  [[nodiscard]] std::uint64_t ahead_bytes(const pool_view& view, std::uint64_t live, std::uint64_t room,
-                                          std::uint64_t step) const {
-    if (view.repeats) return step / 2;
-    return live > view.peak_live_bytes && live > page_ ? std::min(room, step) : 0;
-  }
   /// Whether pages stop moving by default.
   [[nodiscard]] bool has_settled(const pool_view& view) const {
     return view.repeats ||

@@ -152,7 +152,6 @@ TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
         "2",          // the slack is half a step
         "3",          // runs of a third of a step where the slack does not cover a request
         "16",         // made singly, in GiB
-        "2",          // once a step repeats, half a step is made at a time
         "2", "2"}}};  // no overflow; the first half of the limit is made in runs
   for (const auto& [file, expected] : documented) EXPECT_EQ(numbers_in(file), expected) << file;
 }
