@@ -8,22 +8,20 @@
 /// move more often, since what one stream frees no longer serves another where it is, but they stop once the program
 /// repeats its requests (`pool_view::repeats`), so from the fourth pass through a step on. The addresses then get the
 /// pages that they lack, and keep them: soon a step neither moves pages nor makes any. Pages also stop moving once
-/// their moves have cost as much device time as the pool's memory is worth at the exchange rate (ski rental, Karlin et
-/// al. 1988). At a limit they move all the same.
+/// their moves have cost as much as the pool's memory is worth (ski rental, growth_rule.hpp), but not at a limit.
 ///
 /// New pages come in runs, which cost little and move only as a whole: one small block in a run keeps all of it where
 /// it is. At a new peak of live memory, as when a program loads what stays, one run fills a gap. Otherwise a run is at
-/// most a step, and the page in which the request ends, where other blocks will begin, is a run of its own
-/// (page_manager::plan). For a request that the slack does not cover a run is a third of a step, and may move where a
-/// longer one could not.
+/// most a step, or a third of one for a request that the slack does not cover, and the page in which the request ends,
+/// where other blocks will begin, is a run of its own (page_manager::plan).
 ///
 /// | parameter       |                                                                           |
 /// |-----------------|---------------------------------------------------------------------------|
 /// | `exchange_rate` | as for growth; the default is 16 times as high (`scarcity`)               |
 /// | `singly`        | the last 16 GiB are made page by page, since single pages can always move |
 ///
-/// The least step is growth's; requests of that size go to the lowest place. `page_rules::upper_end_bytes` and
-/// `upper_end_pool_bytes` place small blocks; no number of pages depends on them.
+/// The least step is growth's. Requests of that size take the lowest place. `page_rules::upper_end_bytes` and
+/// `upper_end_pool_bytes` place small blocks.
 #include <algorithm>
 
 #include "bits.hpp"
@@ -54,8 +52,7 @@ class expandable final : public policy {
   }
   [[nodiscard]] unsigned segment_classes() const override { return page_rules::classes_apart; }
 
-  /// A configured slack is exact to the page. By default the pool makes pages in runs, which are cheap, and some ahead
-  /// of rising demand; both lower utilization a little.
+  /// A configured slack is exact to the page. By default, runs and pages made ahead lower utilization a little.
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t need_bytes,
                                      std::uint64_t missing_bytes) const override {
     const std::uint64_t live = view.live_bytes + need_bytes;
@@ -64,23 +61,22 @@ class expandable final : public policy {
       return {.make_bytes = std::min(room_bytes(view, peak + set_slack_bytes(peak)), missing_bytes),
               .run_bytes = page_};
     }
-    const std::uint64_t step = std::max(round_down(rule_.step_bytes(view.reserved_bytes, true), page_), page_);
+    const std::uint64_t step = whole_pages(rule_.step_bytes(view.reserved_bytes, true));
     const std::uint64_t slack = step / 2;
     const std::uint64_t room = room_bytes(view, peak + slack);
-    const bool singly_made = is_near_limit(view, need_bytes);
     const bool settled = has_settled(view);
-    if (room < missing_bytes && !settled) {
-      const std::uint64_t short_run = std::max(round_down(step / 3, page_), page_);
-      return {.make_bytes = room, .run_bytes = singly_made ? page_ : short_run, .over_bytes = 0};
+    page_request answer{.make_bytes = room, .run_bytes = whole_pages(step / 3), .over_bytes = 0};
+    if (room >= missing_bytes || settled) {
+      // Nothing is made ahead while one page holds all blocks: small blocks would divide it before a large one comes.
+      // Once the program repeats its step, half a step is made at a time, so that its addresses soon lack no page.
+      const bool rises = live > view.peak_live_bytes && live > page_;
+      const std::uint64_t ahead = view.repeats ? slack : rises ? std::min(room, step) : 0;
+      answer = {.make_bytes = std::max(missing_bytes, ahead),
+                .run_bytes = view.live_bytes == view.peak_live_bytes ? UINT64_MAX : step,
+                .other_range_first = settled};
     }
-    // Nothing is made ahead while one page holds all blocks: small blocks would divide it before a large one comes.
-    // Once the program repeats its step, half a step is made at a time, so that its addresses soon lack no page.
-    const bool rises = live > view.peak_live_bytes && live > page_;
-    const std::uint64_t ahead = view.repeats ? slack : rises ? std::min(room, step) : 0;
-    const bool at_peak = view.live_bytes == view.peak_live_bytes;
-    return {.make_bytes = std::max(missing_bytes, ahead),
-            .run_bytes = singly_made ? page_ : (at_peak ? UINT64_MAX : step),
-            .other_range_first = settled};
+    if (is_near_limit(view, need_bytes)) answer.run_bytes = page_;
+    return answer;
   }
 
   /// The pool does not take whole segments under this policy.
@@ -96,16 +92,19 @@ class expandable final : public policy {
     return view.repeats ||
            rule_.moves_cost(view.moved_bytes, std::max(view.reserved_bytes, view.peak_live_bytes), page_);
   }
+  [[nodiscard]] std::uint64_t whole_pages(std::uint64_t bytes) const {
+    return std::max(round_down(bytes, page_), page_);
+  }
   [[nodiscard]] std::uint64_t room_bytes(const pool_view& view, std::uint64_t most) const {
     return most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;
   }
   /// A configured share is a share of reserved memory: at 5 %, 95 % of it is in use at the peak.
   [[nodiscard]] std::uint64_t set_slack_bytes(std::uint64_t live) const {
     if (slack_.unit == byte_limit::kind::bytes) return slack_.bytes;
-    const auto live_bytes = static_cast<double>(live);
     const double used = 1 - slack_.fraction;
     const auto most = static_cast<double>(UINT64_MAX / 2);  // a slack of 100 % bounds nothing
-    return static_cast<std::uint64_t>(used > 0 ? std::min(live_bytes * slack_.fraction / used, most) : most);
+    const double share = used > 0 ? static_cast<double>(live) * slack_.fraction / used : most;
+    return static_cast<std::uint64_t>(std::min(share, most));
   }
   /// A run moves only as a whole, so the idle part of a partly used run cannot back another place. The pool therefore
   /// makes runs in the first half of the limit, and while more than `singly` is left; then it makes single pages.
@@ -125,25 +124,21 @@ built_in_policy expandable_policy() {
   return {
       {.name = "expandable",
        .summary = "page by page behind reserved addresses; reuses idle pages before it makes new ones",
-       .parameters =
-           {{.name = "slack",
-             .values = "share of what is held (`5%`) or bytes (`64MiB`)",
-             .default_text =
-                 "half a step of 16 MiB or more; without bound once the program repeats its step a fourth time",
-             .help = "how far reserved memory may exceed live memory before pages move instead of being made",
-             .check = [](std::string_view value,
-                         std::string_view what) { return parse_share_or_bytes(value, what).why(); }},
-            exchange_rate_parameter(", with them less slack, and more moves; `0` moves no page below the limit",
-                                    default_exchange_rate)},
+       .parameters = {{.name = "slack",
+                       .values = "share of what is held (`5%`) or bytes (`64MiB`)",
+                       .default_text = "half a step of 16 MiB or more; no bound once a step repeats a fourth time",
+                       .help = "how far reserved memory may exceed live memory before pages move instead of being made",
+                       .check = [](std::string_view value,
+                                   std::string_view what) { return parse_share_or_bytes(value, what).why(); }},
+                      exchange_rate_parameter(", less slack, more moves; `0`: no move below the limit",
+                                              default_exchange_rate)},
        .variants = {"slack=5%", "slack=1%", "slack=25%"},
-       .takes =
-           "page by page behind reserved addresses; beyond the slack it moves free pages instead of making new ones",
+       .takes = "page by page behind reserved addresses; beyond the slack it moves free pages",
        .gives_back = "idle pages, on `trim`",
        .choose_when = "memory is short: next to no holes, at about the device time of `caching`"},
       [](const policy_setup& setup) {
-        byte_limit slack;
-        const auto given = setup.parameters.find("slack");
-        if (given != setup.parameters.end()) slack = *parse_share_or_bytes(given->second, "slack");
+        const std::string_view given = setup.parameter("slack");
+        const byte_limit slack = given.empty() ? byte_limit{} : *parse_share_or_bytes(given, "slack");
         return std::make_unique<expandable>(setup.page_bytes, slack, rule_of(setup, default_exchange_rate));
       }};
 }

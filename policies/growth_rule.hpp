@@ -12,11 +12,11 @@
 /// give it back and take such a segment anew costs two calls, each time. A segment goes back if the calls cost less
 /// than the growth that it saves, and while all such calls together have cost less than the pool's bytes at the rate.
 /// So the pool spends at most twice the cost of the better fixed choice (to give segments back always, or never) until
-/// the program repeats its step. From then on none goes back: the step would take it again each time. The bound assumes
-/// the prices of call_prices.hpp. It also assumes that bytes cost only where the pool's peak rises.
+/// the program repeats its step; from then on none goes back, since the step would take it again each time. The bound
+/// assumes the prices of call_prices.hpp, and that bytes cost only where the pool's peak rises.
 ///
-/// **Merging** makes one segment of the idle ones (segment_merger.hpp). It saves at most the bytes that the pool holds
-/// beyond the peak of live memory. It happens while these bytes are worth more than all such calls together have cost.
+/// **Merging** makes one segment of the idle ones (segment_merger.hpp), while the bytes held beyond the peak of live
+/// memory, which are the most that it saves, are worth more than all such calls together have cost.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class growth_rule {
       : us_per_byte_{static_cast<double>(exchange_rate) / static_cast<double>(mib)}, prices_{prices} {}
 
   /// A step of a pool that holds `held_bytes`, in plain segments or in pages.
-  [[nodiscard]] std::uint64_t step_bytes(std::uint64_t held_bytes, bool paged = false) const noexcept {
+  [[nodiscard]] std::uint64_t step_bytes(std::uint64_t held_bytes, bool paged = false) const {
     const auto held = static_cast<double>(held_bytes);
     const double price = (paged ? prices_.map_run : prices_.take)(0);
     const double best = us_per_byte_ > 0 ? std::sqrt(2 * price * held / us_per_byte_) : held;
@@ -49,28 +49,25 @@ class growth_rule {
 
   /// The segment for a request that fits nowhere: a shared one, which requests of its size fill without a rest, or one
   /// of the request's own size.
-  [[nodiscard]] std::uint64_t covering(std::uint64_t need_bytes, std::uint64_t held_bytes) const noexcept {
+  [[nodiscard]] std::uint64_t covering(std::uint64_t need_bytes, std::uint64_t held_bytes) const {
     if (need_bytes >= least_step_bytes || need_bytes == 0) return need_bytes;
     return round_down(step_bytes(held_bytes), need_bytes);
   }
 
   /// Whether an idle segment goes back if a pool of `held_bytes` then grows by `grow_bytes` less.
-  [[nodiscard]] bool returns(std::uint64_t segment_bytes, std::uint64_t grow_bytes,
-                             std::uint64_t held_bytes) const noexcept {
+  [[nodiscard]] bool returns(std::uint64_t segment_bytes, std::uint64_t grow_bytes, std::uint64_t held_bytes) const {
     const double price = round_trip_us(segment_bytes);
     return price <= worth_us(std::min(segment_bytes, grow_bytes)) && spent_us_ + price <= worth_us(held_bytes);
   }
 
   /// Whether `segments` idle segments become one while the pool holds `beyond_bytes` beyond the peak of live memory.
-  [[nodiscard]] bool merges(std::uint64_t idle_bytes, std::uint64_t segments,
-                            std::uint64_t beyond_bytes) const noexcept {
+  [[nodiscard]] bool merges(std::uint64_t idle_bytes, std::uint64_t segments, std::uint64_t beyond_bytes) const {
     const double each_us = round_trip_us(idle_bytes / std::max<std::uint64_t>(segments, 1));
     return spent_us_ + static_cast<double>(segments) * each_us <= worth_us(beyond_bytes);
   }
 
   /// Whether pages that moved one by one have cost as much as the pool's `held_bytes` are worth.
-  [[nodiscard]] bool moves_cost(std::uint64_t moved_bytes, std::uint64_t held_bytes,
-                                std::uint64_t page_bytes) const noexcept {
+  [[nodiscard]] bool moves_cost(std::uint64_t moved_bytes, std::uint64_t held_bytes, std::uint64_t page_bytes) const {
     return static_cast<double>(moved_bytes / page_bytes) * prices_.map_run(page_bytes) >= worth_us(held_bytes);
   }
 
@@ -78,10 +75,8 @@ class growth_rule {
   void returned(std::uint64_t segment_bytes) noexcept { spent_us_ += round_trip_us(segment_bytes); }
 
  private:
-  [[nodiscard]] double worth_us(std::uint64_t bytes) const noexcept {
-    return static_cast<double>(bytes) * us_per_byte_;
-  }
-  [[nodiscard]] double round_trip_us(std::uint64_t bytes) const noexcept {
+  [[nodiscard]] double worth_us(std::uint64_t bytes) const { return static_cast<double>(bytes) * us_per_byte_; }
+  [[nodiscard]] double round_trip_us(std::uint64_t bytes) const {
     return prices_.give_back(bytes) + prices_.take(bytes);
   }
 

@@ -189,6 +189,12 @@ struct policy_setup {
   std::uint64_t granularity_bytes = 0;
   std::uint64_t page_bytes = 0;    ///< 0 if the device cannot map pages
   policy_parameters parameters{};  ///< checked against the declared ones; override parameters in the policy's text
+
+  /// The value of a parameter; empty if it is not set, and for a word.
+  [[nodiscard]] std::string_view parameter(std::string_view name) const {
+    const auto found = parameters.find(name);
+    return found == parameters.end() ? std::string_view{} : found->second;
+  }
 };
 
 using policy_factory = std::function<std::unique_ptr<policy>(const policy_setup&)>;

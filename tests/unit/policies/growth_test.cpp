@@ -144,8 +144,8 @@ TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
         "96",        // the exchange rate
         "2", "2"}},  // of the formula, and a step is at most half the pool
       {"growth.cpp",
-       {"2", "2", "2", "2",  // growth:segments is TensorFlow's: it begins with 2 MiB and doubles
-        "4", "48"}},         // backing=mapped: least step in MiB, and the share of the pool
+       {"2", "2", "2",  // growth:segments is TensorFlow's: it halves, doubles, and begins with 2 MiB
+        "2"}},          // backing=mapped makes half a step
       {"expandable.cpp",
        {"16",         // the exchange rate, as a multiple of growth's
         "112",        // where small blocks lie: their size in KiB
@@ -303,15 +303,15 @@ TEST(GrowthInOneRegion, ReservesAddressesForAllOfTheDeviceAndMovesNothing) {
   EXPECT_TRUE(growth->gives_back(give_back::pressure, view_of(gib, gib)));
 }
 
-TEST(GrowthInOneRegion, MapsAStepOrTheMissingBytes) {
+TEST(GrowthInOneRegion, MapsHalfAStepOrTheMissingBytes) {
   const auto growth = in_one_region(2 * mib);
   const auto mapped = [&](std::uint64_t held, std::uint64_t missing) {
     return growth->page_in(view_of(80 * gib, held), 512, missing).make_bytes;
   };
-  EXPECT_EQ(mapped(0, 2 * mib), 4 * mib);
+  EXPECT_EQ(mapped(0, 2 * mib), 8 * mib) << "a step is 16 MiB at least";
   EXPECT_EQ(mapped(0, 40 * mib), 40 * mib);
-  EXPECT_EQ(mapped(gib, 2 * mib), 20 * mib);
-  EXPECT_EQ(mapped(8 * gib, 2 * mib), 170 * mib);
+  EXPECT_EQ(mapped(gib, 2 * mib), 20 * mib) << "half of sqrt(2 * 87.3 us * 1024 MiB / (96 us / MiB)), in whole pages";
+  EXPECT_EQ(mapped(8 * gib, 2 * mib), 60 * mib);
 }
 
 TEST(GrowthInOneRegion, IsSegmentsWhereTheDeviceMapsNoPages) {
