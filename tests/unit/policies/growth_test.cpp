@@ -148,6 +148,7 @@ TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
         "2"}},          // backing=mapped makes half a step
       {"expandable.cpp",
        {"16",         // the exchange rate, as a multiple of growth's
+        "1.0", "16",  // large blocks lie lowest once a sixteenth of the pool has moved
         "112",        // where small blocks lie: their size in KiB
         "2",          // the slack is half a step
         "3",          // runs of a third of a step where the slack does not cover a request
