@@ -37,7 +37,7 @@ class growth : public policy {
   }
   void returned(const pool_view&, std::uint64_t segment_bytes) override { rule_.returned(segment_bytes); }
 
- protected:
+ private:
   policy_needs needs_;
   growth_rule rule_;
 };
@@ -79,8 +79,8 @@ class growth_in_one_region final : public growth {
   }
 
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t, std::uint64_t missing_bytes) const override {
-    const std::uint64_t half_step = round_down(rule_.step_bytes(view.reserved_bytes, true) / 2, granule_bytes(view));
-    return {.make_bytes = std::max(missing_bytes, half_step), .run_bytes = UINT64_MAX, .moves = false};
+    const std::uint64_t step = round_down(view.reserved_bytes / 48, granule_bytes(view));  // wastes a 48th at most
+    return {.make_bytes = std::max(missing_bytes, step), .run_bytes = UINT64_MAX, .moves = false};
   }
 };
 
@@ -100,8 +100,8 @@ built_in_policy growth_with(policy_needs needs, policy_entry entry) {
              if (value == "plain" || value == "mapped") return status{};
              return status{errc::bad_setting, fmt::format("{}={}: expected plain or mapped", what, printable(value))};
            }},
-      exchange_rate_parameter(", and idle memory that goes back sooner, though never under `backing=mapped`; `0` never "
-                              "gives back before growth. Has no effect under `segments`")};
+      exchange_rate_parameter(", and idle memory that goes back sooner; `0` never gives back before growth. Has no "
+                              "effect under `segments` and `backing=mapped`")};
   return {std::move(entry), [needs](const policy_setup& setup) -> std::unique_ptr<policy> {
             if (setup.parameters.contains("segments")) return std::make_unique<doubling_growth>(needs);
             const bool mapped = setup.parameter("backing") == "mapped" && setup.page_bytes != 0;

@@ -145,7 +145,7 @@ TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
         "2", "2"}},  // of the formula, and a step is at most half the pool
       {"growth.cpp",
        {"2", "2", "2",  // growth:segments is TensorFlow's: it halves, doubles, and begins with 2 MiB
-        "2"}},          // backing=mapped makes half a step
+        "48"}},         // backing=mapped makes this part of the pool at a time
       {"expandable.cpp",
        {"16",         // the exchange rate, as a multiple of growth's
         "1.0", "16",  // large blocks lie lowest once a sixteenth of the pool has moved
@@ -304,15 +304,15 @@ TEST(GrowthInOneRegion, ReservesAddressesForAllOfTheDeviceAndMovesNothing) {
   EXPECT_TRUE(growth->gives_back(give_back::pressure, view_of(gib, gib)));
 }
 
-TEST(GrowthInOneRegion, MapsHalfAStepOrTheMissingBytes) {
+TEST(GrowthInOneRegion, MapsA48thOfThePoolOrTheMissingBytes) {
   const auto growth = in_one_region(2 * mib);
   const auto mapped = [&](std::uint64_t held, std::uint64_t missing) {
     return growth->page_in(view_of(80 * gib, held), 512, missing).make_bytes;
   };
-  EXPECT_EQ(mapped(0, 2 * mib), 8 * mib) << "a step is 16 MiB at least";
+  EXPECT_EQ(mapped(0, 2 * mib), 2 * mib);
   EXPECT_EQ(mapped(0, 40 * mib), 40 * mib);
-  EXPECT_EQ(mapped(gib, 2 * mib), 20 * mib) << "half of sqrt(2 * 87.3 us * 1024 MiB / (96 us / MiB)), in whole pages";
-  EXPECT_EQ(mapped(8 * gib, 2 * mib), 60 * mib);
+  EXPECT_EQ(mapped(gib, 2 * mib), 20 * mib) << "in whole pages";
+  EXPECT_EQ(mapped(8 * gib, 2 * mib), 170 * mib);
 }
 
 TEST(GrowthInOneRegion, IsSegmentsWhereTheDeviceMapsNoPages) {
