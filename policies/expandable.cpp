@@ -62,18 +62,20 @@ class expandable final : public policy {
       return {.make_bytes = std::min(room_bytes(view, peak + set_slack_bytes(peak)), missing_bytes),
               .run_bytes = page_};
     }
-    const std::uint64_t step = whole_pages(rule_.step_bytes(view.reserved_bytes, true));
+    const std::uint64_t step = in_pages(rule_.step_bytes(view.reserved_bytes, true));
     const std::uint64_t slack = step / 2;
     const std::uint64_t room = room_bytes(view, peak + slack);
     const bool settled = has_settled(view);
-    page_request answer{.make_bytes = room, .run_bytes = whole_pages(step / 3), .over_bytes = 0};
+    page_request answer{.make_bytes = room, .run_bytes = in_pages(step / 3), .over_bytes = 0};
     if (room >= missing_bytes || settled) {
       // Nothing is made ahead while one page holds all blocks: small blocks would divide it before a large one comes.
       // Once the program repeats its step, half a step is made at a time, so that its addresses soon lack no page.
       const bool rises = live > view.peak_live_bytes && live > page_;
       const std::uint64_t ahead = view.repeats ? slack : rises ? std::min(room, step) : 0;
+      const bool at_peak = view.live_bytes == view.peak_live_bytes;
       answer = {.make_bytes = std::max(missing_bytes, ahead),
-                .run_bytes = view.live_bytes == view.peak_live_bytes ? UINT64_MAX : step,
+                .run_bytes = at_peak ? UINT64_MAX : step,
+                .end_apart = !at_peak,
                 .other_range_first = settled};
     }
     if (is_near_limit(view, need_bytes)) answer.run_bytes = page_;
@@ -93,9 +95,7 @@ class expandable final : public policy {
     return view.repeats ||
            rule_.moves_cost(view.moved_bytes, std::max(view.reserved_bytes, view.peak_live_bytes), page_);
   }
-  [[nodiscard]] std::uint64_t whole_pages(std::uint64_t bytes) const {
-    return std::max(round_down(bytes, page_), page_);
-  }
+  [[nodiscard]] std::uint64_t in_pages(std::uint64_t bytes) const { return std::max(round_down(bytes, page_), page_); }
   [[nodiscard]] std::uint64_t room_bytes(const pool_view& view, std::uint64_t most) const {
     return most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;
   }

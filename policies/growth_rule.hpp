@@ -72,7 +72,7 @@ class growth_rule {
   }
 
   /// Call when such a segment has gone.
-  void returned(std::uint64_t segment_bytes) noexcept { spent_us_ += round_trip_us(segment_bytes); }
+  void returned(std::uint64_t segment_bytes) { spent_us_ += round_trip_us(segment_bytes); }
 
  private:
   [[nodiscard]] double worth_us(std::uint64_t bytes) const { return static_cast<double>(bytes) * us_per_byte_; }

@@ -70,10 +70,10 @@ struct page_rules {
 /// How a pool supplies the pages that a request lacks.
 struct page_request {
   std::uint64_t make_bytes = 0;  ///< the most bytes of new pages; free pages supply the rest
-  /// The longest run of new pages; a run moves only as a whole. Where the new pages are all that is missing, the one in
-  /// which the request ends is a run of its own, since other blocks will begin there; without a bound (UINT64_MAX) it
-  /// is not.
-  std::uint64_t run_bytes = 0;
+  std::uint64_t run_bytes = 0;   ///< the longest run of new pages; a run moves only as a whole
+  /// Where the new pages are all that is missing, the one in which the request ends is a run of its own, since other
+  /// blocks will begin there.
+  bool end_apart = true;
   /// The most bytes of new pages in place of idle pages that cannot be moved. Beyond this, the pool first returns idle
   /// runs that are too long to move to the device.
   std::uint64_t over_bytes = UINT64_MAX;

@@ -126,8 +126,8 @@ page_manager::verdict page_manager::plan(const page_place& place, std::uint64_t 
   if (fresh > place.missing_bytes && limits.give_back) make += plan_ahead(fresh - place.missing_bytes, step);
   // Other blocks will lie in the pages made ahead, and in the request's last page if it ends within that. In runs of
   // their own, these do not keep the request's other pages from moving. The last page stays with the others where the
-  // policy does not bound the runs, and where it makes less than is missing, so that runs are short.
-  const bool last_apart = ask.moves && ask.run_bytes != UINT64_MAX && fresh >= place.missing_bytes;
+  // policy says so, and where it makes less than is missing, so that runs are short.
+  const bool last_apart = ask.moves && ask.end_apart && fresh >= place.missing_bytes;
   const address shared_begin = last_apart ? round_down(place.begin + bytes, page) : keep.end;
   for (std::size_t p = 0; p < step->pieces.size(); ++p) {
     const address begin = step->pieces[p].begin + filled[p];

@@ -65,10 +65,11 @@ TEST(paged_backing, makes_what_is_missing_and_what_the_policy_wants_ahead) {
 
 // Else a small block behind a large one would keep all of the large one's pages from moving once it is free.
 TEST(paged_backing, makes_the_page_in_which_a_request_ends_apart) {
-  const auto runs_of = [](std::uint64_t request, std::uint64_t make, bool moves = true, std::uint64_t run = 8 * page) {
+  const auto runs_of = [](std::uint64_t request, std::uint64_t make, bool moves = true, bool end_apart = true) {
     one_range x;
-    page_manager::paging_limits may = x.means(make, run);
+    page_manager::paging_limits may = x.means(make, 8 * page);
     may.policy.moves = moves;
+    may.policy.end_apart = end_apart;
     const block_index i = x.take(request, may);
     EXPECT_NE(i, no_block);
     std::vector<std::uint64_t> pages;
@@ -82,8 +83,8 @@ TEST(paged_backing, makes_the_page_in_which_a_request_ends_apart) {
   EXPECT_EQ(runs_of(3 * page + 512, 6 * page), (pages{3, 3})) << "with the pages made ahead";
   EXPECT_EQ(runs_of(3 * page, 5 * page), (pages{3, 2})) << "it ends with its page";
   EXPECT_EQ(runs_of(512, 4 * page), (pages{4})) << "it has no other page";
-  EXPECT_EQ(runs_of(3 * page + 512, 6 * page, true, UINT64_MAX), (pages{4, 2})) << "runs without a bound";
-  EXPECT_EQ(runs_of(512, 4 * page, true, UINT64_MAX), (pages{4}));
+  EXPECT_EQ(runs_of(3 * page + 512, 6 * page, true, false), (pages{4, 2})) << "the policy wants it with the others";
+  EXPECT_EQ(runs_of(512, 4 * page, true, false), (pages{4}));
   EXPECT_EQ(runs_of(3 * page + 512, 6 * page, false), (pages{4, 2})) << "no page moves";
   EXPECT_EQ(runs_of(512, 4 * page, false), (pages{1, 3})) << "pages that never move go back apart";
 }

@@ -91,11 +91,13 @@ TEST(Expandable, ByDefaultMakesPagesAheadWhileTheDemandRises) {
 
 TEST(Expandable, ByDefaultBoundsRunsBelowThePeak) {
   const auto p = with_slack("");
-  const auto run = [&](std::uint64_t live) {
-    return p->page_in(holding(9 * gib, live, 10 * gib), 20 * mib, 20 * mib).run_bytes;
+  const auto answer = [&](std::uint64_t live) {
+    return p->page_in(holding(9 * gib, live, 10 * gib), 20 * mib, 20 * mib);
   };
-  EXPECT_EQ(run(10 * gib), UINT64_MAX) << "weights, for example, stay";
-  EXPECT_EQ(run(10 * gib - 512), 22 * mib) << "a step";
+  EXPECT_EQ(answer(10 * gib).run_bytes, UINT64_MAX) << "weights, for example, stay";
+  EXPECT_FALSE(answer(10 * gib).end_apart);
+  EXPECT_EQ(answer(10 * gib - 512).run_bytes, 22 * mib) << "a step";
+  EXPECT_TRUE(answer(10 * gib - 512).end_apart);
 }
 
 TEST(Expandable, ByDefaultMovesPagesBeyondHalfAStep) {
