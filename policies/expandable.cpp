@@ -20,8 +20,8 @@
 /// | `exchange_rate` | as for growth; the default is 16 times as high (`scarcity`)               |
 /// | `singly`        | the last 16 GiB are made page by page, since single pages can always move |
 ///
-/// The least step is growth's. Requests of that size take the lowest place, by default once a sixteenth of the pool has
-/// moved. `page_rules::upper_end_bytes` and `upper_end_pool_bytes` place small blocks.
+/// The least step is growth's. Requests of that size take the lowest place. `page_rules::upper_end_bytes` and
+/// `upper_end_pool_bytes` place small blocks.
 #include <algorithm>
 
 #include "bits.hpp"
@@ -46,7 +46,6 @@ class expandable final : public policy {
   [[nodiscard]] page_rules pages(const pool_view& view) const override {
     return {.range_bytes = address_range_bytes(view),
             .lowest_fit_bytes = growth_rule::least_step_bytes,
-            .lowest_fit_moved_share = slack_ ? 0 : 1.0 / 16,
             .upper_end_bytes = 112 * kib,
             .upper_end_pool_bytes = gib,
             .streams_apart = !slack_};

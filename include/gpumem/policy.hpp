@@ -49,11 +49,8 @@ struct page_rules {
   /// The pool falls back to whole segments if it cannot reserve this much for the first range. 0: no fallback, and a
   /// range may be as short as a request.
   std::uint64_t least_range_bytes = 0;
-  /// Requests of this size and more take the lowest place that is large enough, so that free memory comes together at
-  /// the upper end, once pages of this share of what the pool holds have moved. Before, and if they are smaller, they
-  /// take the best fit, which keeps long runs whole.
+  /// Requests of this size and more take the lowest place that is large enough, smaller ones the best fit.
   std::uint64_t lowest_fit_bytes = UINT64_MAX;
-  double lowest_fit_moved_share = 0;
   /// Requests below this size take the upper end of their place, others the lower end, so that small and large blocks
   /// share fewer pages. Applies while the pool holds less than `upper_end_pool_bytes`.
   std::uint64_t upper_end_bytes = 0;

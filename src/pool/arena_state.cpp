@@ -47,15 +47,13 @@ pool_view arena_state::view() const {
           .live_bytes = caches.live_bytes(),
           .peak_live_bytes = caches.peak_live_bytes(),
           .granularity_bytes = own_device.info().granularity_bytes,
-          .moved_bytes = moved_bytes(),
+          .moved_bytes = counts.remapped_pages * own_device.info().page_bytes + pages.replaced_bytes(),
           .repeats = caches.program_repeats()};
 }
 
 block_index arena_state::search(const pending_request& request) {
   // A step that repeats has found its places, those of large requests, too. Places that changed would need memory.
   if (fits.keeps_segments_whole && caches.program_repeats()) fits.keeps_segments_whole = false;
-  const double packs_from = rules.lowest_fit_moved_share * static_cast<double>(pool_budget.reserved());
-  fits.lowest_fit_bytes = static_cast<double>(moved_bytes()) >= packs_from ? rules.lowest_fit_bytes : UINT64_MAX;
   const auto take = [&](unsigned segment_class, idle_memory idle) GPUMEM_UNDER_LOCK {
     return fits.take(blocks, {.owner = request.owner,
                               .segment_class = segment_class,

@@ -126,9 +126,6 @@ struct arena_state {
   /// True if memory is taken page by page.
   [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return rules.range_bytes != 0; }
   [[nodiscard]] pool_view view() const GPUMEM_UNDER_LOCK;
-  [[nodiscard]] std::uint64_t moved_bytes() const GPUMEM_UNDER_LOCK {
-    return counts.remapped_pages * own_device.info().page_bytes + pages.replaced_bytes();
-  }
   /// True while another thread's driver call may bring memory: it grows, gives back, or records a fence.
   [[nodiscard]] bool in_flight() const noexcept GPUMEM_UNDER_LOCK {
     return gate.taken() || calls.give_backs.any() || calls.records.any() || calls.context_records.any();

@@ -24,16 +24,6 @@ pool_view holding(std::uint64_t reserved, std::uint64_t live, std::uint64_t peak
   return v;
 }
 
-TEST(Expandable, LargeRequestsTakeTheLowestPlaceOnceASixteenthHasMovedOrWithASlackAtOnce) {
-  const auto rules = [](const char* text) {
-    return (*make_policy(text, {.total_bytes = 80 * gib, .page_bytes = page}))->pages({.total_bytes = 80 * gib});
-  };
-  EXPECT_EQ(rules("expandable").lowest_fit_bytes, 16 * mib);
-  EXPECT_EQ(rules("expandable").lowest_fit_moved_share, 1.0 / 16) << "runs are long";
-  EXPECT_EQ(rules("expandable:slack=5%").lowest_fit_bytes, 16 * mib);
-  EXPECT_EQ(rules("expandable:slack=5%").lowest_fit_moved_share, 0) << "all pages are single";
-}
-
 TEST(Expandable, ReservesSeveralTimesTheDeviceInAddresses) {
   const pool_view v = test::view_of(80 * gib);
   EXPECT_GE(with_slack("")->pages(v).range_bytes, 2 * v.total_bytes);

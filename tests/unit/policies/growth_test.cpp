@@ -148,7 +148,6 @@ TEST(GrowthRule, HasNoOtherNumbersThanTheDocumentedOnes) {
         "48"}},         // backing=mapped makes this part of the pool at a time
       {"expandable.cpp",
        {"16",         // the exchange rate, as a multiple of growth's
-        "1.0", "16",  // large blocks lie lowest once a sixteenth of the pool has moved
         "112",        // where small blocks lie: their size in KiB
         "2",          // the slack is half a step
         "3",          // runs of a third of a step where the slack does not cover a request

@@ -98,35 +98,6 @@ TEST(paging, a_page_that_is_idle_somewhere_serves_elsewhere) {
   EXPECT_EQ(p.device.mapped_pages(), s.mapped_pages);
 }
 
-/// Large requests take the lowest place once a ninth of what the pool holds has moved.
-struct packing final : policy {
-  [[nodiscard]] page_rules pages(const pool_view&) const override {
-    return {.range_bytes = gib, .lowest_fit_bytes = page / 2, .lowest_fit_moved_share = 1.0 / 9};
-  }
-  [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t, std::uint64_t missing) const override {
-    return {.make_bytes = std::min(missing, 9 * page - view.reserved_bytes), .run_bytes = page};
-  }
-  segment_request grow(const pool_view&, std::uint64_t need) override { return {.bytes = need, .least_bytes = need}; }
-};
-
-TEST(paging, large_requests_take_the_lowest_place_only_once_pages_have_moved) {
-  sim_device device;
-  cacheless_pool tested{device, paged_pool::config(4 * gib), std::make_unique<packing>()};
-  const address low = tested.take(4 * page);
-  const address wall = tested.take(page);
-  const address high = tested.take(3 * page);
-  const address last = tested.take(page);
-  tested.give(low);
-  tested.give(high);
-  EXPECT_EQ(tested.take(2 * page), high) << "the best fit";
-  tested.give(high);
-  EXPECT_GT(tested.take(5 * page), last);
-  EXPECT_EQ(tested.stats().remapped_pages, 5U) << "the three of the shortest stretch, and the first two of the other";
-  tested.give(last);
-  EXPECT_EQ(tested.take(page / 2), low + 2 * page) << "not the last page, which fits better";
-  tested.give(wall);
-}
-
 TEST(paging, observers_are_told_before_pages_go_and_after_they_arrived) {
   paged_pool p;
   std::vector<std::uint64_t> mappings;  // behind the pool's addresses, at each event
