@@ -8,7 +8,7 @@
 /// move more often, since what one stream frees no longer serves another where it is, but they stop once the program
 /// repeats its requests (`pool_view::repeats`), so from the fourth pass through a step on. The addresses then get the
 /// pages that they lack, and keep them: soon a step neither moves pages nor makes any. Pages also stop moving once
-/// their moves have cost as much as the pool's memory is worth (ski rental, growth_rule.hpp), but not at a limit.
+/// their moves have cost what the pool's memory is worth (ski rental, growth_rule.hpp). At a limit they still move.
 ///
 /// New pages come in runs, which cost little and move only as a whole: one small block in a run keeps all of it where
 /// it is. At a new peak of live memory, as when a program loads what stays, one run fills a gap. Otherwise a run is at
@@ -67,7 +67,7 @@ class expandable final : public policy {
     const bool settled = has_settled(view);
     page_request answer{.make_bytes = room, .run_bytes = in_pages(step / 3), .over_bytes = 0};
     if (room >= missing_bytes || settled) {
-      // Nothing is made ahead while one page holds all blocks: small blocks would divide it before a large one comes.
+      // While one page holds all blocks, no page is made ahead: small blocks would divide it before a large one comes.
       // Once the program repeats its step, half a step is made at a time, so that its addresses soon lack no page.
       const bool rises = live > view.peak_live_bytes && live > page_;
       const std::uint64_t ahead = view.repeats ? slack : rises ? std::min(room, step) : 0;

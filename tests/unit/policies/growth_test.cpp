@@ -289,6 +289,12 @@ TEST(GrowthSegments, GoBackOnlyWhenAsked) {
   EXPECT_TRUE(growth->gives_back(give_back::trim, view_of(gib, gib)));
 }
 
+TEST(GrowthSegments, KeepTheRequirementOfAPolicyThatHasOne) {
+  EXPECT_TRUE(find_policy("hard_cap:segments")->needs.limit);
+  EXPECT_TRUE(find_policy("multi_pool:segments")->needs.pools);
+  EXPECT_EQ(make("hard_cap:segments")->grow(view_of(80 * gib), 512).bytes, 2 * mib) << "TensorFlow's first step";
+}
+
 std::unique_ptr<policy> in_one_region(std::uint64_t page_bytes) {
   auto made = make_policy("growth:backing=mapped", {.total_bytes = 80 * gib, .page_bytes = page_bytes});
   return made ? std::move(*made) : nullptr;
