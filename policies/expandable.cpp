@@ -11,9 +11,9 @@
 /// their moves have cost what the pool's memory is worth (ski rental, growth_rule.hpp). At a limit they still move.
 ///
 /// New pages come in runs, which cost little and move only as a whole: one small block in a run keeps all of it where
-/// it is. At a new peak of live memory, as when a program loads what stays, one run fills a gap. Otherwise a run is at
-/// most a step, or a third of one for a request that the slack does not cover, and the page in which the request ends,
-/// where other blocks will begin, is a run of its own (page_manager::plan).
+/// it is. At a new peak of live memory, as when a program loads what stays, one run fills a gap until pages have moved.
+/// Otherwise a run is at most a step, or a third of one for a request that the slack does not cover. Below the peak,
+/// the page in which the request ends, where other blocks will begin, is a run of its own (page_manager::plan).
 ///
 /// | parameter       |                                                                           |
 /// |-----------------|---------------------------------------------------------------------------|
@@ -73,7 +73,7 @@ class expandable final : public policy {
       const std::uint64_t ahead = view.repeats ? slack : rises ? std::min(room, step) : 0;
       const bool at_peak = view.live_bytes == view.peak_live_bytes;
       answer = {.make_bytes = std::max(missing_bytes, ahead),
-                .run_bytes = at_peak ? UINT64_MAX : step,
+                .run_bytes = at_peak && view.moved_bytes == 0 ? UINT64_MAX : step,
                 .end_apart = !at_peak,
                 .other_range_first = settled};
     }

@@ -79,15 +79,19 @@ TEST(Expandable, ByDefaultMakesPagesAheadWhileTheDemandRises) {
   EXPECT_EQ(made(gib, 9 * gib, 20 * mib), 20 * mib) << "after `trim`: as much was live before";
 }
 
-TEST(Expandable, ByDefaultBoundsRunsBelowThePeak) {
+TEST(Expandable, ByDefaultBoundsRunsBelowThePeakAndOncePagesHaveMoved) {
   const auto p = with_slack("");
-  const auto answer = [&](std::uint64_t live) {
-    return p->page_in(holding(9 * gib, live, 10 * gib), 20 * mib, 20 * mib);
+  const auto answer = [&](std::uint64_t live, std::uint64_t moved = 0) {
+    pool_view v = holding(9 * gib, live, 10 * gib);
+    v.moved_bytes = moved;
+    return p->page_in(v, 20 * mib, 20 * mib);
   };
   EXPECT_EQ(answer(10 * gib).run_bytes, UINT64_MAX) << "weights, for example, stay";
   EXPECT_FALSE(answer(10 * gib).end_apart);
   EXPECT_EQ(answer(10 * gib - 512).run_bytes, 22 * mib) << "a step";
   EXPECT_TRUE(answer(10 * gib - 512).end_apart);
+  EXPECT_EQ(answer(10 * gib, page).run_bytes, 22 * mib) << "the program is past its start";
+  EXPECT_FALSE(answer(10 * gib, page).end_apart);
 }
 
 TEST(Expandable, ByDefaultMovesPagesBeyondHalfAStep) {
