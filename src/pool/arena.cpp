@@ -105,12 +105,16 @@ result<block_index> arena::allocate(arena_lock& lock, pending_request& request) 
     }
   } else {
     if (planning.follows()) i = planning.place(lock, request);
+    const bool of_step = i == no_block && request.apart && request.bytes >= step_places::least_bytes;
+    const std::uint64_t name = of_step ? places_.name(request.bytes, state.caches.program_repeats()) : 0;
     if (i == no_block && growing.opened()) {
       if (request.bytes >= least_polling_bytes && !state.uses.waiting().empty()) fences.poll(lock, most_polled_in_vain);
-      i = state.search(request);
+      if (of_step) i = take_place(request, places_.place_of(name));
+      if (i == no_block) i = state.search(request);
     }
     if (i == no_block) i = planning.follows() ? planning.climb(lock, request) : ladder.climb(lock, request);
     if (i == no_block) return no_block;
+    if (of_step) places_.learn(name, state.blocks.at(i).begin);
   }
   kept.keep();
   state.blocks.pieces().set_owner(i, request.owner);
@@ -131,6 +135,18 @@ block_index arena::place_in_region(const pending_request& request) {
       return state.blocks.carve_at(first, request.place, request.bytes, request.owner);
   }
   return no_block;
+}
+
+block_index arena::take_place(const pending_request& request, address place) {
+  if (place == 0 || place % request.alignment != 0) return no_block;
+  block_index found = no_block;
+  for (const owner_id owner : {request.owner, idle_owner}) {
+    state.blocks.free_blocks().visit(owner, request.bytes, [&](block_index index) GPUMEM_UNDER_LOCK {
+      const block& b = state.blocks.at(index);
+      if (place >= b.begin && place + request.bytes <= b.begin + b.bytes) found = index;
+    });
+  }
+  return found == no_block ? no_block : state.blocks.carve_at(found, place, request.bytes, request.owner);
 }
 
 owner_id arena::owner_of_free(block_index index, const stream_ref* stream, std::uint64_t key) {

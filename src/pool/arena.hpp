@@ -13,6 +13,7 @@
 #include "arena_state.hpp"
 #include "context_order.hpp"
 #include "plan_executor.hpp"
+#include "step_places.hpp"
 
 namespace gpumem {
 
@@ -90,11 +91,14 @@ class arena final : public cache_source {
 
  private:
   [[nodiscard]] block_index place_in_region(const pending_request& request) GPUMEM_UNDER_LOCK;
+  /// Carves a live block at `place` if one block that is free for the request's owner covers it.
+  [[nodiscard]] block_index take_place(const pending_request& request, address place) GPUMEM_UNDER_LOCK;
   [[nodiscard]] status check_references() const GPUMEM_UNDER_LOCK;
   [[nodiscard]] status check_blocks(const statistics& found) const GPUMEM_UNDER_LOCK;
   [[nodiscard]] status check_caches() const GPUMEM_UNDER_LOCK;
   [[nodiscard]] status broken(std::string_view message, std::uint64_t first_value, std::uint64_t second_value) const;
 
+  step_places places_ GPUMEM_GUARDED_BY(under_arena_lock);
   const status no_report_;  // for a refused request if the host has no memory for a report
 };
 

@@ -151,7 +151,8 @@ statistics arena::figures() const {
   s.largest_free_bytes = std::max(state.blocks.free_blocks().largest_bytes(), state.uses.largest_waiting());
   s.metadata_bytes += state.blocks.metadata_bytes() + state.streams.slots().metadata_bytes() +
                       state.streams.fences().metadata_bytes() + state.uses.metadata_bytes() +
-                      state.pages.metadata_bytes() + planning.metadata_bytes() + cached.metadata_bytes;
+                      state.pages.metadata_bytes() + places_.metadata_bytes() + planning.metadata_bytes() +
+                      cached.metadata_bytes;
   s.live_blocks = t.live_blocks - cached.held_blocks;
   s.free_blocks = t.free_blocks + state.uses.waiting().size();
   s.segments = t.segments;
