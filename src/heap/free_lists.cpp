@@ -142,6 +142,15 @@ block_index free_lists::lowest_fit(unsigned segment_class, owner_id owner, std::
   return blocks_[own].begin < blocks_[idle].begin ? own : idle;
 }
 
+block_index free_lists::covering(owner_id owner, std::uint64_t begin, std::uint64_t bytes) const noexcept {
+  block_index found = no_block;
+  visit(owner, bytes, [&](block_index index) {
+    const block& b = blocks_[index];
+    if (b.begin <= begin && begin + bytes <= b.begin + b.bytes) found = index;
+  });
+  return found;
+}
+
 std::uint64_t free_lists::largest_bytes() const noexcept {
   std::uint64_t most = 0;
   const auto look_at = [&](owner_id owner) {

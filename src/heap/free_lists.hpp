@@ -70,6 +70,9 @@ class free_lists {
   /// `own_first` as for `best_fit`.
   [[nodiscard]] block_index lowest_fit(unsigned segment_class, owner_id owner, std::uint64_t bytes,
                                        std::uint64_t alignment, bool own_first = false) const noexcept;
+  /// The block that is free for `owner` (idle, for `idle_owner`) and covers `[begin, begin + bytes)`; `no_block` if
+  /// there is none. Reads no shorter block: most free blocks are short.
+  [[nodiscard]] block_index covering(owner_id owner, std::uint64_t begin, std::uint64_t bytes) const noexcept;
   /// The bytes of the largest block, of any owner.
   [[nodiscard]] std::uint64_t largest_bytes() const noexcept;
   /// Calls `visit` with the index of each block of at least `bytes` that is free for `owner` (idle, for `idle_owner`),

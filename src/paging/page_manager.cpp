@@ -37,16 +37,6 @@ bool holds(const block& candidate, address target) noexcept {
   return target >= candidate.begin && target < candidate.begin + candidate.bytes;
 }
 
-/// Returns the block that contains `[target, target + bytes)` and is free for `owner`. Requires that there is one.
-/// Reads no shorter block: most free blocks are shorter than a page.
-block_index block_around(const heap& pool_heap, owner_id owner, address target, std::uint64_t bytes) noexcept {
-  block_index found = no_block;
-  pool_heap.free_blocks().visit(owner, bytes, [&](block_index each) {
-    if (holds(pool_heap.at(each), target)) found = each;
-  });
-  return found;
-}
-
 }  // namespace
 
 // True for a run that touches `keep` or is mapped at its old addresses, too: the device would keep such a run if it
@@ -169,14 +159,15 @@ block_index page_manager::free_at(address target, owner_id owner) const noexcept
 
 // Removes an idle stretch from the page map, and makes it unbacked in the heap. The stretch is still mapped.
 void page_manager::take(address begin, std::uint64_t bytes) {
-  heap_.decommit(block_around(heap_, idle_owner, begin, bytes), begin, bytes);
+  heap_.decommit(heap_.free_blocks().covering(idle_owner, begin, bytes), begin, bytes);
   in_transit_bytes_ += bytes;
   map_.erase(begin, bytes);
 }
 
 // The same for a run that stays mapped: its addresses are vacating in the heap.
 void page_manager::vacate(const mapped_run& run, owner_id owner) {
-  heap_.decommit(block_around(heap_, owner, run.begin, run.bytes), run.begin, run.bytes, block_state::vacating);
+  heap_.decommit(heap_.free_blocks().covering(owner, run.begin, run.bytes), run.begin, run.bytes,
+                 block_state::vacating);
   in_transit_bytes_ += run.bytes;
   map_.erase(run.begin, run.bytes);
 }
@@ -194,7 +185,7 @@ void page_manager::begin(const remap_batch& step) {
     }
     const address begin = step.runs[k].source.begin;
     address end = begin;
-    const block& source = heap_.at(block_around(heap_, idle_owner, begin, step.runs[k].source.bytes));
+    const block& source = heap_.at(heap_.free_blocks().covering(idle_owner, begin, step.runs[k].source.bytes));
     const address block_end = source.begin + source.bytes;
     for (; k < step.runs.size() && step.runs[k].moves && step.runs[k].source.begin == end && end < block_end; ++k) {
       end += step.runs[k].source.bytes;

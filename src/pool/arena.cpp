@@ -18,17 +18,6 @@ constexpr std::uint64_t least_polling_bytes = mib;
 /// Bounds how many blocks whose work is not done one such request asks for.
 constexpr std::size_t most_polled_in_vain = 64;
 
-/// Returns the block that is free for `owner` (idle, for `idle_owner`) and covers `[place, place + bytes)`; `no_block`
-/// if there is none.
-block_index free_around(const heap& blocks, owner_id owner, address place, std::uint64_t bytes) {
-  block_index found = no_block;
-  blocks.free_blocks().visit(owner, bytes, [&](block_index index) {
-    const block& b = blocks.at(index);
-    if (place >= b.begin && place + bytes <= b.begin + b.bytes) found = index;
-  });
-  return found;
-}
-
 }  // namespace
 
 arena::arena(device& device, pool_config config, std::unique_ptr<policy> policy)
@@ -150,8 +139,8 @@ block_index arena::place_in_region(const pending_request& request) {
 
 block_index arena::take_place(const pending_request& request, address place) {
   if (place == 0 || place % request.alignment != 0) return no_block;
-  block_index found = free_around(state.blocks, request.owner, place, request.bytes);
-  if (found == no_block) found = free_around(state.blocks, idle_owner, place, request.bytes);
+  block_index found = state.blocks.free_blocks().covering(request.owner, place, request.bytes);
+  if (found == no_block) found = state.blocks.free_blocks().covering(idle_owner, place, request.bytes);
   return found == no_block ? no_block : state.blocks.carve_at(found, place, request.bytes, request.owner);
 }
 
